@@ -1,0 +1,64 @@
+"""The lightning indexer's scores and selections (spec 7.4, 7.5). Ties go to the lowest index, everywhere."""
+
+import torch
+from torch import Tensor
+
+# Largest intermediate of `index_scores`, in elements: [rows, index heads, entries].
+_CHUNK_ELEMENTS = 1 << 24
+
+
+def index_scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """Score of every entry for every row, rounded once to the query's dtype and returned as float32.
+
+    query [B, S, Hi, Ci], weights [B, S, Hi], keys [B, N, Ci] of B sequences with S rows each -> [B, S, N]:
+    sum over heads of weight * relu(query . key). Rounding makes ties common in bfloat16; ranking rounded
+    scores is what the release does.
+    """
+    num_keys, num_heads = keys.shape[1], query.shape[2]
+    rows = max(1, _CHUNK_ELEMENTS // max(1, query.shape[0] * num_heads * num_keys))
+    wide_keys = keys.to(torch.float32)[:, None].transpose(-1, -2)
+    parts = []
+    for q, w in zip(query.split(rows, 1), weights.split(rows, 1), strict=True):
+        match = torch.relu(q.to(torch.float32) @ wide_keys)
+        parts.append((w.to(torch.float32)[..., None, :] @ match).squeeze(-2))
+    return torch.cat(parts, 1).to(query.dtype).to(torch.float32)
+
+
+def select_entries(scores: Tensor, allowed: Tensor, topk: int) -> Tensor:
+    """The best entries of each row: int64 [T, min(topk, N)], ascending, then -1.
+
+    scores float32 [T, N]; allowed bool [T, N] (visible, and a candidate where candidates restrict).
+    """
+    num_entries = scores.shape[1]
+    # When nothing can be cut the scores do not matter: the result is "all allowed".
+    if num_entries <= topk:
+        chosen = torch.where(allowed, torch.arange(num_entries, device=scores.device), num_entries)
+    else:
+        ranked = scores.masked_fill(~allowed, -torch.inf)
+        order = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :topk]
+        chosen = order.masked_fill(~allowed.gather(1, order), num_entries)
+    chosen = chosen.sort(dim=-1).values
+    return chosen.masked_fill(chosen == num_entries, -1)
+
+
+def candidate_entries(scores: Tensor, num_visible: Tensor, block_size: int, topk_blocks: int) -> Tensor:
+    """Entries that later selections may choose from: bool [T, N], visible entries of the kept blocks.
+
+    A block is `block_size` consecutive entries and scores as its best visible entry; the block of the
+    newest visible entry is always kept. num_visible int64 [T].
+    """
+    num_rows, num_entries = scores.shape
+    entry = torch.arange(num_entries, device=scores.device)
+    visible = entry < num_visible[:, None]
+    num_blocks = -(-num_entries // block_size)
+    if num_blocks <= topk_blocks:
+        return visible
+    padded = torch.full((num_rows, num_blocks * block_size), -torch.inf, device=scores.device)
+    padded[:, :num_entries] = scores.masked_fill(~visible, -torch.inf)
+    best = padded.view(num_rows, num_blocks, block_size).amax(-1)
+    newest = (num_visible - 1).clamp_min(0) // block_size
+    best.scatter_(1, newest[:, None], torch.inf)
+    order = best.sort(dim=-1, descending=True, stable=True).indices[:, :topk_blocks]
+    kept = torch.zeros(num_rows, num_blocks, dtype=torch.bool, device=scores.device)
+    kept.scatter_(1, order, True)
+    return kept.repeat_interleave(block_size, 1)[:, :num_entries] & visible

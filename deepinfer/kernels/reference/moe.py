@@ -1,0 +1,69 @@
+"""Router and experts (spec 8). Ties in the router go to the lower expert."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deepinfer.kernels.reference.linear import _keep, linear
+
+
+def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor, Tensor]:
+    """Experts of each row: ids int64 [T, topk], ascending, and weights float32 [T, topk].
+
+    logits float32 [T, E]; bias float32 [E] takes part in the choice only. The weights of a row sum to
+    `scale`.
+    """
+    score = torch.sqrt(F.softplus(logits))
+    order = (score + bias).sort(dim=-1, descending=True, stable=True).indices
+    # Ascending ids fix the order in which the experts' outputs are added.
+    ids = order[:, :topk].sort(dim=-1).values
+    chosen = score.gather(1, ids)
+    return ids, chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * scale
+
+
+def swiglu(gate: Tensor, up: Tensor, limit: float, weight: Tensor | None = None) -> Tensor:
+    """silu(gate) * up with gate clamped above and up on both sides, times `weight`; float32, one rounding."""
+    wide_gate = gate.to(torch.float32).clamp(max=limit)
+    wide_up = up.to(torch.float32).clamp(-limit, limit)
+    product = F.silu(wide_gate) * wide_up
+    return (product if weight is None else product * weight).to(gate.dtype)
+
+
+def experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    w1: Tensor,
+    w3: Tensor,
+    w2: Tensor,
+    limit: float,
+    *,
+    quantise: Callable[[Tensor], Tensor] = _keep,
+) -> Tensor:
+    """Weighted sum of each row's experts: [T, D] in x's dtype, added in float32 in ascending expert order.
+
+    x [T, D]; ids int64 [T, k] ascending; weights float32 [T, k]; w1, w3 [E, I, D]; w2 [E, D, I]. The
+    routing weight is applied before w2. `quantise` rounds the input of each of the three products.
+    """
+    topk = ids.shape[1]
+    # Rows sorted by expert, so that each expert is one product over its own rows.
+    by_expert = ids.flatten().argsort(stable=True)
+    counts = ids.flatten().bincount(minlength=w1.shape[0]).tolist()
+    sorted_rows = quantise(x)[by_expert // topk].split(counts)
+    sorted_weights = weights.flatten()[by_expert, None].split(counts)
+    outputs = []
+    for expert, (rows, weight) in enumerate(zip(sorted_rows, sorted_weights, strict=True)):
+        if not len(rows):
+            continue
+        hidden = swiglu(linear(rows, w1[expert]), linear(rows, w3[expert]), limit, weight)
+        outputs.append(linear(quantise(hidden), w2[expert]))
+    if not outputs:
+        return torch.zeros_like(x)
+    back = by_expert.argsort()
+    per_row = torch.cat(outputs)[back].unflatten(0, (-1, topk)).to(torch.float32)
+    total = per_row[:, 0]
+    for choice in range(1, topk):
+        total = total + per_row[:, choice]
+    return total.to(x.dtype)

@@ -1,0 +1,120 @@
+"""Attention sublayer: window, entries of the source layer, grouped output (spec 7).
+
+The module asks its LayerPlan what to do besides the window. Where KV lies is the store's business.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer.config.layers import LayerPlan
+from deepinfer.kernels.kernelset import Rotary
+from deepinfer.model.basic import Linear, RMSNorm, Setup
+from deepinfer.model.batch import Batch, KVStore
+from deepinfer.model.compressor import Compressor, entry_from_latent
+from deepinfer.model.indexer import Indexer
+
+
+@dataclass
+class Carry:
+    """What source layers hand to the layers after them within one forward, by the source's layer_id.
+
+    entries: stores of entries [*, C]. keys: stores of index keys [*, Ci]. selection: rows of the entry
+    store that each row attends to, int64 [T, K], -1 for none. candidates: bool [T, N].
+    """
+
+    entries: dict[int, Tensor] = field(default_factory=dict)
+    keys: dict[int, Tensor] = field(default_factory=dict)
+    selection: dict[int, Tensor] = field(default_factory=dict)
+    candidates: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Angles:
+    """Rotary angles of one forward's rows, and of the entries completed in it, by ratio."""
+
+    rows: Rotary
+    entries: Rotary | None = None
+
+
+class Attention(nn.Module):
+    """One attention sublayer of any kind."""
+
+    def __init__(self, setup: Setup, plan: LayerPlan) -> None:
+        super().__init__()
+        c, kernels = setup.config, setup.kernels
+        self.setup, self.kernels, self.plan = setup, kernels, plan
+        self.num_heads, self.head_dim, self.num_groups = c.num_attention_heads, c.head_dim, c.o_groups
+        self.scale = c.head_dim**-0.5
+        head_width = c.num_attention_heads * c.head_dim
+        quantised = kernels.linear_quantised
+        self.wq_a = Linear(setup, quantised, c.hidden_size, c.q_lora_rank)
+        self.q_norm = RMSNorm(setup, c.q_lora_rank)
+        self.wq_b = Linear(setup, quantised, c.q_lora_rank, head_width)
+        self.wkv = Linear(setup, quantised, c.hidden_size, c.head_dim)
+        self.kv_norm = RMSNorm(setup, c.head_dim)
+        self.attn_sink = nn.Parameter(torch.empty(c.num_attention_heads))
+        self.wo_a = Linear(
+            setup, kernels.grouped_linear, head_width // c.o_groups, c.o_groups * c.o_lora_rank
+        )
+        self.wo_b = Linear(setup, quantised, c.o_groups * c.o_lora_rank, c.hidden_size)
+        if plan.owns_kv:
+            self.compressor = Compressor(setup, plan)
+        if plan.owns_index:
+            self.indexer = Indexer(setup, plan)
+
+    def window_kv(self, u: Tensor, rotary: Rotary) -> Tensor:
+        """u [T, D] -> this layer's window KV [T, C], in the cache's format."""
+        kv = self.kernels.rotate(self.kv_norm(self.wkv(u)), *rotary)
+        return self.kernels.round_trip_window(kv)
+
+    def forward(self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry) -> Tensor:
+        """u [T, D], the normed sublayer input -> [T, D]. Fills `carry` in source layers."""
+        q_latent = self.q_norm(self.wq_a(u))
+        query = self.wq_b(q_latent).unflatten(-1, (self.num_heads, self.head_dim))
+        query = self.kernels.rotate(query, *angles.rows)
+        window = store.window(self.plan.layer_id, self.window_kv(u, angles.rows))
+        if self.plan.owns_kv:
+            self._compress(u, angles, batch, store, carry)
+        if self.plan.owns_index:
+            self._select(u, q_latent, angles, batch, carry)
+        mixed = self.kernels.attend(
+            query,
+            self.attn_sink,
+            self.scale,
+            window,
+            batch.window_index,
+            carry.entries.get(self.plan.kv_source),
+            carry.selection.get(self.plan.index_source),
+        )
+        # Keys and values are one vector, so the values came rotated: turn the result back.
+        mixed = self.kernels.rotate(mixed, *angles.rows.inverse())
+        return self.wo_b(self.wo_a(mixed.flatten(1).unflatten(1, (self.num_groups, -1))))
+
+    def _compress(
+        self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry
+    ) -> None:
+        latent = self.compressor(u, batch.entries[self.plan.ratio], store)
+        entries = entry_from_latent(self.setup, latent, angles.entries)
+        keys = self.indexer.keys(latent, angles.entries)
+        source = self.plan.layer_id
+        carry.entries[source], carry.keys[source] = store.entries(source, entries, keys)
+
+    def _select(
+        self, u: Tensor, q_latent: Tensor, angles: Angles, batch: Batch, carry: Carry
+    ) -> None:
+        plan = self.plan
+        selection = self.indexer(
+            u,
+            q_latent,
+            angles.rows,
+            batch,
+            carry.keys[plan.kv_source],
+            carry.candidates.get(plan.candidate_source),
+        )
+        if selection.candidates is not None:
+            carry.candidates[plan.layer_id] = selection.candidates
+        table = batch.entries[plan.ratio].table[batch.sequence_ids]
+        rows = table.gather(1, selection.selected.clamp_min(0))
+        carry.selection[plan.layer_id] = rows.masked_fill(selection.selected < 0, -1)

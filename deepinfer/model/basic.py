@@ -1,0 +1,93 @@
+"""The small modules that every part is made of. Parameters carry the checkpoint's names.
+
+`Setup` is what every module is built with: sizes, ops and dtypes. A parameter that the release stores in
+float32 stays float32; all others are kept in `Setup.weight_dtype` and cast when used.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer.config.model import ModelConfig
+from deepinfer.kernels.kernelset import KernelSet
+
+
+@dataclass(frozen=True)
+class Setup:
+    """config: the model's facts. kernels: the ops. dtype: what is computed in. weight_dtype: how weights
+    are kept."""
+
+    config: ModelConfig
+    kernels: KernelSet
+    dtype: torch.dtype
+    weight_dtype: torch.dtype
+
+
+class Linear(nn.Module):
+    """y = x Wᵀ by the given op of the KernelSet; weight [out, in]."""
+
+    def __init__(
+        self, setup: Setup, op: Callable[..., Tensor], num_inputs: int, num_outputs: int
+    ) -> None:
+        super().__init__()
+        self.op = op
+        self.weight = nn.Parameter(torch.empty(num_outputs, num_inputs, dtype=setup.weight_dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] -> [..., out]."""
+        return self.op(x, self.weight)
+
+
+class RMSNorm(nn.Module):
+    """RMS norm with a gain (spec 5); weight [size]."""
+
+    def __init__(self, setup: Setup, size: int) -> None:
+        super().__init__()
+        self.op, self.eps = setup.kernels.rms_norm, setup.config.rms_norm_eps
+        self.weight = nn.Parameter(torch.empty(size, dtype=setup.weight_dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., size] -> the same shape and dtype."""
+        return self.op(x, self.weight, self.eps)
+
+
+class Embedding(nn.Module):
+    """Token embedding; weight [vocab_size, size]."""
+
+    def __init__(self, setup: Setup, size: int) -> None:
+        super().__init__()
+        self.dtype = setup.dtype
+        vocab = setup.config.vocab_size
+        self.weight = nn.Parameter(torch.empty(vocab, size, dtype=setup.weight_dtype))
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """int64 [...] -> [..., size] in the compute dtype."""
+        return nn.functional.embedding(token_ids, self.weight).to(self.dtype)
+
+
+class HyperMix(nn.Module):
+    """The coefficients of one sublayer's hyper-connection (spec 4). Parameters are always float32."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        c = setup.config
+        self.op = setup.kernels.hyper_mix
+        self.norm_eps, self.eps, self.num_iters = c.rms_norm_eps, c.hc_eps, c.hc_sinkhorn_iters
+        num_coefficients = c.hc_mult * (c.hc_mult + 2)
+        self.fn = nn.Parameter(torch.empty(num_coefficients, c.hc_mult * c.hidden_size))
+        self.scale = nn.Parameter(torch.empty(3))
+        self.base = nn.Parameter(torch.empty(num_coefficients))
+
+    def forward(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[T, M, D] -> pre [T, M], post [T, M], comb [T, M, M], float32."""
+        return self.op(
+            streams,
+            self.fn,
+            self.scale,
+            self.base,
+            norm_eps=self.norm_eps,
+            eps=self.eps,
+            num_iters=self.num_iters,
+        )

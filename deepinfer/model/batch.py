@@ -1,0 +1,142 @@
+"""`Batch`: everything one forward reads besides weights, and `KVStore`: where its keys and values lie.
+
+A forward runs T rows (query tokens) of B sequences. The network computes on rows; which rows belong
+together, what each may see and where that lies is said here, in index tensors, and nowhere else. Whole
+sequences (`whole_batch`, `FreshStore`) and a paged engine differ only in who fills these two.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from deepinfer.config.model import ModelConfig
+
+
+@dataclass(frozen=True)
+class EntryRows:
+    """The compressed entries of one ratio, as this forward meets them.
+
+    members: int64 [E, ratio], for each entry completed in this forward the rows of its tokens in what
+        `KVStore.pending` returns.
+    positions: int64 [E], the entries' rotary positions (entry * ratio).
+    table: int64 [B, N], row of entry j of sequence b in what `KVStore.entries` returns; any valid row
+        where the sequence has no such entry.
+    num_visible: int64 [T], how many entries of its sequence each row sees (spec 7.4).
+    """
+
+    members: Tensor
+    positions: Tensor
+    table: Tensor
+    num_visible: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One forward's rows.
+
+    token_ids: int64 [T].
+    positions: int64 [T], absolute, from 0.
+    lookback: int64 [T, n], ids of the row's token and the n - 1 before it; -1 before the sequence start.
+    sequence_rows: int64 [B, S], the rows of each sequence; -1 where a sequence has fewer than S.
+    sequence_ids: int64 [T], which of the B sequences a row belongs to, and
+    places: int64 [T], which of its S rows it is.
+    window_index: int64 [T, W], rows that a row attends to in what `KVStore.window` returns; -1 for none.
+    entries: by compression ratio.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    lookback: Tensor
+    sequence_rows: Tensor
+    sequence_ids: Tensor
+    places: Tensor
+    window_index: Tensor
+    entries: Mapping[int, EntryRows]
+
+
+class KVStore(Protocol):
+    """Takes what this forward computed for a layer; returns all that its rows may refer to by index."""
+
+    def window(self, layer_id: int, kv: Tensor) -> Tensor:
+        """Window KV of the T rows [T, C] -> store [*, C], indexed by `Batch.window_index`."""
+        ...
+
+    def pending(self, layer_id: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Uncompressed values and scores of the T rows, float32 [T, C] each -> stores [*, C], indexed by
+        `EntryRows.members`."""
+        ...
+
+    def entries(self, layer_id: int, entries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Entries [E, C] and index keys [E, Ci] completed now -> stores, indexed by `EntryRows.table`."""
+        ...
+
+
+class FreshStore:
+    """The store of a forward over whole sequences: nothing came before, so what is computed is all."""
+
+    def window(self, layer_id: int, kv: Tensor) -> Tensor:
+        """All rows."""
+        return kv
+
+    def pending(self, layer_id: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """All rows."""
+        return values, scores
+
+    def entries(self, layer_id: int, entries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """All entries."""
+        return entries, keys
+
+
+def whole_batch(config: ModelConfig, token_ids: Tensor) -> Batch:
+    """B sequences of the same length S from their start: token_ids int64 [B, S]. For use with FreshStore."""
+    num_sequences, length = token_ids.shape
+    device = token_ids.device
+    positions = torch.arange(length, device=device)
+    first_row = torch.arange(num_sequences, device=device) * length
+    sequence_rows = first_row[:, None] + positions
+    return Batch(
+        token_ids=token_ids.flatten(),
+        positions=positions.repeat(num_sequences),
+        lookback=_lookback(token_ids, config.engram_max_ngram_size).flatten(0, 1),
+        sequence_rows=sequence_rows,
+        sequence_ids=torch.arange(num_sequences, device=device).repeat_interleave(length),
+        places=positions.repeat(num_sequences),
+        window_index=_window_index(first_row, length, config.sliding_window).flatten(0, 1),
+        entries={
+            ratio: _whole_entries(num_sequences, length, ratio, device)
+            for ratio in sorted(set(config.compress_ratios) - {0})
+        },
+    )
+
+
+def _lookback(token_ids: Tensor, ngram_size: int) -> Tensor:
+    """[B, S] -> [B, S, n]: the token, the one before it, and so on; -1 before the start."""
+    length = token_ids.shape[1]
+    padded = torch.nn.functional.pad(token_ids, (ngram_size - 1, 0), value=-1)
+    shifts = [padded[:, ngram_size - 1 - back :][:, :length] for back in range(ngram_size)]
+    return torch.stack(shifts, -1)
+
+
+def _window_index(first_row: Tensor, length: int, window: int) -> Tensor:
+    """[B] -> [B, S, min(W, S)]: the rows of positions p - W + 1 .. p, oldest first."""
+    position = torch.arange(length, device=first_row.device)
+    back = torch.arange(min(window, length) - 1, -1, -1, device=first_row.device)
+    seen = position[:, None] - back
+    return torch.where(seen < 0, -1, first_row[:, None, None] + seen)
+
+
+def _whole_entries(num_sequences: int, length: int, ratio: int, device: torch.device) -> EntryRows:
+    per_sequence = length // ratio
+    sequence = torch.arange(num_sequences, device=device)[:, None]
+    entry = torch.arange(per_sequence, device=device)
+    first = (sequence * length + entry * ratio).flatten()
+    position = torch.arange(length, device=device)
+    return EntryRows(
+        members=first[:, None] + torch.arange(ratio, device=device),
+        positions=(entry * ratio).repeat(num_sequences),
+        table=sequence * per_sequence + entry,
+        num_visible=((position + 1) // ratio).repeat(num_sequences),
+    )

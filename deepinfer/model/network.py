@@ -1,0 +1,85 @@
+"""The backbone: embedding, layers in order, head; and the features that the draft module taps (spec 3).
+
+Knows nothing of files, of devices to choose, or of how KV is stored.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer.config.layers import plan_layers
+from deepinfer.config.rope import rope_frequencies
+from deepinfer.kernels.kernelset import rotary
+from deepinfer.model.attention import Angles, Carry
+from deepinfer.model.basic import Embedding, Linear, RMSNorm, Setup
+from deepinfer.model.batch import Batch, FreshStore, KVStore, whole_batch
+from deepinfer.model.draft import Draft
+from deepinfer.model.engram import Engram
+from deepinfer.model.layer import Layer, start_streams
+
+
+class Hidden(NamedTuple):
+    """What the layers make of T rows.
+
+    final: [T, D], collapsed and normed: the head's input.
+    features: [T, num_taps * D], mean input streams of the tapped layers: the draft module's input.
+    """
+
+    final: Tensor
+    features: Tensor
+
+
+class Network(nn.Module):
+    """The whole text model, the draft module included when the checkpoint has one."""
+
+    def __init__(self, setup: Setup, token_map: Sequence[int]) -> None:
+        """token_map: Engram's token compression (deepinfer.tokenizer.compress)."""
+        super().__init__()
+        c = setup.config
+        self.setup, self.kernels = setup, setup.kernels
+        self.plans = plan_layers(c)
+        self.embed = Embedding(setup, c.hidden_size)
+        self.layers = nn.ModuleList(
+            Layer(setup, plan, c.n_routed_experts, c.num_experts_per_tok) for plan in self.plans
+        )
+        for plan, layer in zip(self.plans, self.layers, strict=True):
+            if plan.engram_id is not None:
+                layer.engram = Engram(setup, plan, token_map)
+        self.norm = RMSNorm(setup, c.hidden_size)
+        self.head = Linear(setup, setup.kernels.linear_float32, c.hidden_size, c.vocab_size)
+        self.draft = Draft(setup) if c.num_nextn_predict_layers else None
+        for name, ratio in (("window_frequencies", 0), ("entry_frequencies", 1)):
+            frequencies = torch.tensor(rope_frequencies(c, ratio))
+            self.register_buffer(name, frequencies, persistent=False)
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """Whole sequences of equal length, int64 [B, S] -> logits float32 [B, S, vocab]. Differentiable."""
+        hidden = self.run(whole_batch(self.setup.config, token_ids), FreshStore())
+        return self.head(hidden.final).unflatten(0, token_ids.shape)
+
+    def run(self, batch: Batch, store: KVStore) -> Hidden:
+        """All layers over the batch's rows; `self.head(hidden.final)` gives their logits."""
+        streams, pre = start_streams(self.embed(batch.token_ids), self.setup.config.hc_mult)
+        angles = self._angles(batch)
+        carry, taps = Carry(), []
+        for plan, layer in zip(self.plans, self.layers, strict=True):
+            if plan.engram_id is not None:
+                streams = layer.engram(streams, batch.lookback)
+            if plan.tap_id is not None:
+                taps.append(streams.to(torch.float32).mean(1).to(streams.dtype))
+            streams, pre = layer(streams, pre, angles[plan.ratio], batch, store, carry)
+        final = self.norm(self.kernels.hyper_collapse(streams, pre))
+        features = torch.cat(taps, -1) if taps else final[:, :0]
+        return Hidden(final, features)
+
+    def _angles(self, batch: Batch) -> dict[int, Angles]:
+        """Angles by ratio: computed once a forward, for its rows and for the entries completed in it."""
+        angles = {0: Angles(rotary(batch.positions, self.window_frequencies))}
+        for ratio, rows in batch.entries.items():
+            angles[ratio] = Angles(
+                rotary(batch.positions, self.entry_frequencies),
+                rotary(rows.positions, self.entry_frequencies),
+            )
+        return angles

@@ -1,0 +1,83 @@
+"""Builds the network on a device from a checkpoint: which tensor fills which parameter.
+
+The one place that knows both the names of the released format and those of the modules.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from deepinfer.config.model import ModelConfig
+from deepinfer.kernels.kernelset import KernelSet
+from deepinfer.model.basic import Setup
+from deepinfer.model.engram import EngramTable
+from deepinfer.model.network import Network
+
+
+class Weights(Protocol):
+    """Where weights come from: a checkpoint on disk, or anything that answers by released names."""
+
+    def decoded(self, name: str) -> Tensor:
+        """The tensor, with its scales applied where the format has scales."""
+        ...
+
+    def engram_table(self, layer_id: int) -> EngramTable:
+        """The Engram table of a layer."""
+        ...
+
+
+def build_network(
+    config: ModelConfig,
+    weights: Weights,
+    token_map: list[int],
+    kernels: KernelSet,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    weight_dtype: torch.dtype | None = None,
+    device: str = "cpu",
+) -> Network:
+    """A Network with every parameter loaded, in evaluation mode.
+
+    weight_dtype None keeps weights in the compute dtype: no op of the reference backend computes from FP8
+    or FP4 directly, and either dtype holds their values exactly.
+    """
+    setup = Setup(config, kernels, dtype, weight_dtype or dtype)
+    # Parameters are allocated empty, where they will stay: the weights never exist twice in memory.
+    with torch.device(device):
+        network = Network(setup, token_map)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            for place, tensor_name in released_names(
+                name, parameter, config.num_nextn_predict_layers
+            ):
+                place.copy_(weights.decoded(tensor_name))
+    for plan, layer in zip(network.plans, network.layers, strict=True):
+        if plan.engram_id is not None:
+            layer.engram.table = weights.engram_table(plan.layer_id)
+    return network.eval()
+
+
+def released_names(
+    name: str, parameter: Tensor, num_draft_blocks: int
+) -> Iterator[tuple[Tensor, str]]:
+    """(part of the parameter, name of the tensor that fills it) pairs for a parameter of Network.
+
+    Stacked experts give one pair for each expert; every other parameter is filled by one tensor.
+    """
+    last = num_draft_blocks - 1
+    for pattern, released in (
+        (r"hc_(attn|ffn)\.(fn|base|scale)$", r"hc_\1_\2"),
+        (r"^draft\.blocks\.(\d+)\.", r"mtp.\1."),
+        (r"^draft\.(main_proj|main_norm)\.", r"mtp.0.\1."),
+        (r"^draft\.(norm|markov_head|confidence_head)\.", rf"mtp.{last}.\1."),
+    ):
+        name = re.sub(pattern, released, name)
+    stacked = re.fullmatch(r"(.*\.experts)\.(w[123])", name)
+    if stacked is None:
+        yield parameter, name
+        return
+    for expert, part in enumerate(parameter):
+        yield part, f"{stacked[1]}.{expert}.{stacked[2]}.weight"
