@@ -1,4 +1,4 @@
-"""Tensors found in the files against tensors the configuration asks for. Pure; never imports torch."""
+"""Tensors found in the files against those the configuration asks for. Pure; no torch, no files."""
 
 import re
 from collections.abc import Mapping
@@ -87,9 +87,7 @@ def _missing_scales(
     folder: Path,
 ) -> list[CheckpointError]:
     """A weight is there but its scales are not. Scale 1 would be a guess, and a wrong one."""
-    orphans = [
-        name for name in missing if specs[name].is_scale and specs[name].partner in found
-    ]
+    orphans = [name for name in missing if specs[name].is_scale and specs[name].partner in found]
     if not orphans:
         return []
     first = orphans[0]

@@ -14,7 +14,7 @@ from deepinfer.kernels.reference.quant import decode_fp8_rows
 
 
 class EngramTable:
-    """One layer's table: e4m3 [height, engram_head_dim] and scales [height, engram_head_dim / 32]."""
+    """One layer's table: e4m3 [height, dim], scales [height, dim / 32]; dim is engram_head_dim."""
 
     def __init__(self, weight: Tensor, scale: Tensor, name: str) -> None:
         """Keep views of both tensors as stored. `name` is for messages only."""
@@ -49,8 +49,8 @@ def open_engram_table(index: CheckpointIndex, layer_id: int) -> EngramTable:
     spec = index.specs[name]
     assert spec.format is FP8_ROWS and spec.partner is not None
     weight, scale = index.locations[name], index.locations[spec.partner]
-    # A map of its own, apart from the layer weights that share the file: those are read in one sweep
-    # and profit from reading ahead, rows do not.
+    # A map of its own, apart from the layer weights that share the file: those are read in one
+    # sweep and profit from reading ahead, rows do not.
     return EngramTable(
         view(map_file(weight.path, scattered=True), weight),
         view(map_file(scale.path, scattered=True), scale),

@@ -1,4 +1,4 @@
-"""How tensors are stored: safetensors type names, the released formats, the record of one tensor (spec 13).
+"""How tensors are stored: safetensors types, the released formats, a tensor's record (spec 13).
 
 Knows neither which tensors a model has nor any file; never imports torch.
 """
@@ -41,6 +41,7 @@ BF16 = Format("BF16", ("BF16",))
 PLAIN = Format("BF16 or F32", ("BF16", "F32"))
 F32 = Format("F32", ("F32",))
 SCALE = Format("power-of-two scales", ("F8_E8M0", "U8", "F32", "BF16"))
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

@@ -1,7 +1,8 @@
 """Reads the header of one safetensors file, trusting nothing in it.
 
-The layout: 8 bytes of length (little endian), that many bytes of JSON, then the data. Every claim of the
-JSON is checked against the file before anybody maps the data. Knows nothing of models; never imports torch.
+The layout: 8 bytes of length (little endian), that many bytes of JSON, then the data. Every claim
+of the JSON is checked against the file before anybody maps the data. Knows nothing of models; never
+imports torch.
 """
 
 import json
@@ -10,7 +11,7 @@ import stat
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn, TypeGuard
 
 from deepinfer.checkpoint.formats import DTYPE_BYTES
 from deepinfer.errors import CheckpointError
@@ -36,8 +37,8 @@ class Location:
 def read_header(path: Path) -> dict[str, Location]:
     """The tensors of one file in the order of their bytes, by the names the file uses.
 
-    Raises CheckpointError with the file's name: not a regular file, not readable, a git-lfs pointer,
-    truncated, or any claim that does not hold (types, shapes, offsets; overlaps and holes).
+    Raises CheckpointError with the file's name: not a regular file, not readable, a git-lfs
+    pointer, truncated, or any claim that does not hold (types, shapes, offsets; overlaps, holes).
     """
     raw, file_bytes = _read_bytes(path)
     entries = parse_object(path, raw)
@@ -51,7 +52,7 @@ def read_header(path: Path) -> dict[str, Location]:
     return dict(located)
 
 
-def open_file(path: Path) -> Any:
+def open_file(path: Path) -> BinaryIO:
     """Open `path` for reading if it is a regular file (or a symlink to one).
 
     Raises CheckpointError. Asked before opening: opening a pipe would wait for ever.
@@ -63,7 +64,11 @@ def open_file(path: Path) -> Any:
     except FileNotFoundError:
         _refuse(path, "the file does not exist", FETCH_AGAIN)
     except PermissionError:
-        _refuse(path, "no permission to read it", "make the file readable for the user who starts the engine")
+        _refuse(
+            path,
+            "no permission to read it",
+            "make the file readable for the user who starts the engine",
+        )
     except OSError as error:
         _refuse(path, f"cannot be opened: {error.strerror}", "check the disk and the path")
 
@@ -118,7 +123,7 @@ def _read_bytes(path: Path) -> tuple[bytes, int]:
         return file.read(header_bytes), file_bytes
 
 
-def _locate(path: Path, name: str, entry: Any, data_start: int) -> tuple[str, Location]:
+def _locate(path: Path, name: str, entry: object, data_start: int) -> tuple[str, Location]:
     """One entry of the header, checked on its own."""
     if not isinstance(entry, dict) or set(entry) != _ENTRY_KEYS:
         _refuse(path, f"the entry of {name} is not an object of dtype, shape and data_offsets")
@@ -142,7 +147,7 @@ def _locate(path: Path, name: str, entry: Any, data_start: int) -> tuple[str, Lo
     return name, Location(path, dtype, tuple(shape), begin, num_bytes)
 
 
-def _are_counts(value: Any) -> bool:
+def _are_counts(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(x) is int and x >= 0 for x in value)
 
 
@@ -153,7 +158,11 @@ def _check_cover(
     position = data_start
     for name, place in located:
         if place.offset != position:
-            what = "overlaps the tensor before it" if place.offset < position else "leaves a hole before it"
+            what = (
+                "overlaps the tensor before it"
+                if place.offset < position
+                else "leaves a hole before it"
+            )
             _refuse(path, f"{name} {what}")
         position += place.num_bytes
     if position > file_bytes:

@@ -1,7 +1,7 @@
-"""Which file holds which tensor: the index of a checkpoint folder, checked against all its headers.
+"""Which file holds which tensor: the index of a checkpoint folder, checked against its headers.
 
-`survey` collects every fault as a CheckpointError without raising it (the inspection tool lists them);
-`open_index` raises the most telling one. No weight is read here, and torch is never imported.
+`survey` collects every fault as a CheckpointError without raising it (the inspection tool lists
+them); `open_index` raises the most telling one. No weight is read, and torch is never imported.
 """
 
 import os
@@ -62,7 +62,8 @@ class Survey:
 def open_index(folder: Path, config: ModelConfig) -> CheckpointIndex:
     """Locate and check every tensor that `config` asks for.
 
-    Raises CheckpointError naming the file or tensor, what was found, what was expected, and what to do.
+    Raises CheckpointError naming the file or tensor, what was found, what was expected, and the
+    way out.
     """
     specs = inventory(config)
     seen = survey(folder)
@@ -109,7 +110,7 @@ def _list_folder(folder: Path) -> list[str]:
 
 
 def _read_weight_map(folder: Path, names: list[str]) -> tuple[dict[str, str], int | None]:
-    """Tensor -> file name as the index says, or from the only file there is; and the total it claims."""
+    """Tensor -> file name as the index says, or as the only file does; and the total it claims."""
     path = folder / INDEX_FILE
     if INDEX_FILE not in names:
         return _without_index(folder, names), None

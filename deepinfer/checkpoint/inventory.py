@@ -1,7 +1,8 @@
-"""The tensors that a checkpoint of a given configuration must hold: names, shapes, storage (spec 13.1).
+"""The tensors that a checkpoint of a given configuration must hold (spec 13.1).
 
-Tables of rows, expanded layer by layer. Knows nothing of files, and never imports torch: the inventory
-of the released model (96,085 tensors) is checked before any weight is touched.
+Tables of names, shapes and formats, expanded layer by layer. Knows nothing of files, and never
+imports torch: the inventory of the released model (96,085 tensors) is checked before any weight is
+touched.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,7 +41,7 @@ def inventory(config: ModelConfig) -> dict[str, TensorSpec]:
 
 
 def _tables(c: ModelConfig) -> Iterator[tuple[str, list[Row]]]:
-    """(prefix, rows as stored) of every part of the model, in the order a forward pass meets them."""
+    """(prefix, rows as stored) of every part of the model, in the order of a forward pass."""
     hidden = (c.hidden_size,)
     vocab = (c.vocab_size, c.hidden_size)
     yield "", [("embed.weight", vocab, BF16)]

@@ -1,6 +1,7 @@
-"""Weights out of the files: as stored (mapped, not copied) or decoded to the numbers they stand for.
+"""Weights out of the files: as stored (mapped, not copied) or decoded to what they stand for.
 
-Knows names, formats and where the bytes lie; knows nothing of layers, devices or how weights are used.
+Knows names, formats and where the bytes lie; knows nothing of layers, devices or how weights are
+used.
 """
 
 import mmap
@@ -38,11 +39,11 @@ _SCALE_EXPONENTS = (-126, 128)
 
 
 class Checkpoint:
-    """The tensors of one checkpoint. Safe to read from several threads: nothing changes after opening.
+    """The tensors of one checkpoint. Threads may share it: nothing changes after opening.
 
-    A map lives as long as any tensor that views it, also beyond the Checkpoint itself; its bytes are
-    read from disk when touched and never count as our own memory. The files must not be cut short
-    while mapped: the operating system would end the process.
+    A map lives as long as any tensor that views it, also beyond the Checkpoint itself; its bytes
+    are read from disk when touched, and the system drops them again when memory is short. The
+    files must not be cut short while mapped: the operating system would end the process.
     """
 
     def __init__(self, index: CheckpointIndex) -> None:
@@ -60,7 +61,7 @@ class Checkpoint:
         return view(self._maps[place.path], place)
 
     def decoded(self, name: str) -> Tensor:
-        """The numbers a tensor stands for: quantised weights and scales as float32, others as stored.
+        """The numbers a tensor stands for: quantised ones and scales as float32, others as stored.
 
         A quantised weight times its scales is exact in float32, and in bfloat16 too. Raises
         CheckpointError naming the tensor if the result has a NaN or an infinity.
@@ -125,7 +126,9 @@ def decode_scale(stored: Tensor, name: str) -> Tensor:
     low, high = _SCALE_EXPONENTS
     good = (mantissa == 0.5) & (exponent >= low) & (exponent <= high) & scale.isfinite()
     if not bool(good.all()):
-        raise _damaged(name, f"{float(scale[~good][0]):g}, which is not a power of two from 2**-127 to 2**127")
+        raise _damaged(
+            name, f"{float(scale[~good][0]):g}, not a power of two within 2**-127..2**127"
+        )
     return scale
 
 
@@ -133,14 +136,14 @@ def refuse_non_finite(values: Tensor, name: str) -> None:
     """Raise CheckpointError if a decoded weight has NaN (a code of FP8) or overflowed."""
     good = values.isfinite()
     if not bool(good.all()):
-        raise _damaged(name, f"{float(values[~good][0])} after decoding ({int((~good).sum())} such values)")
+        raise _damaged(name, f"{int((~good).sum())} values that decode to NaN or infinity")
 
 
 def _damaged(name: str, what: str) -> CheckpointError:
     return CheckpointError(
         f"holds {what}",
         where=name,
-        hint="no released weight does: the file is damaged or was converted wrongly; fetch it again",
+        hint="no released weight does: the file is damaged or wrongly converted; fetch it again",
     )
 
 

@@ -1,7 +1,7 @@
 """A random checkpoint at toy size that has every mechanism of the released model.
 
-For tests and first steps: it loads and runs in seconds and speaks nonsense. Knows the released format
-through `write.py`; knows nothing of how the network computes.
+For tests and first steps: it loads and runs in seconds and speaks nonsense. Knows the released
+format through `write.py`; knows nothing of how the network computes.
 """
 
 import re
@@ -26,8 +26,9 @@ from deepinfer.tokenizer.toy import IMAGE, NOISE, toy_control_id, write_toy_toke
 
 SHARD_BYTES = 1_000_000  # several files even at this size
 
-# text_config. Two groups of entries at ratio 2 and a decoder half at ratio 1 with every kind of layer;
-# few candidates, so that they restrict; many index heads, because few give all-zero scores that tie.
+# text_config. Two groups of entries at ratio 2 and a decoder half at ratio 1, with every kind of
+# layer; few candidates, so that they restrict; many index heads, because few give all-zero scores
+# that tie.
 _TEXT: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 96,
@@ -123,7 +124,8 @@ _STATISTICS: tuple[tuple[str, float, float, bool], ...] = (
 def tiny_config(**overrides: Any) -> dict[str, Any]:
     """The content of config.json; `overrides` replaces keys of text_config.
 
-    What follows from other keys (token ids at the end of the vocabulary, Engram's counts) is computed.
+    What follows from other keys is computed: token ids at the end of the vocabulary, Engram's
+    counts.
     """
     text = {**_TEXT, **overrides}
     vocab_size = text["vocab_size"]
@@ -166,9 +168,10 @@ def write_tiny(folder: Path, *, seed: int = 0, config: dict[str, Any] | None = N
 
 
 class RandomWeights(Mapping[str, Tensor]):
-    """Every weight of a configuration, drawn when asked for; each from its own name and the seed alone."""
+    """Every weight of a configuration, drawn when asked for from its name and the seed alone."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
+        """Draw nothing yet."""
         specs = inventory(config)
         self._specs = {name: spec for name, spec in specs.items() if not spec.is_scale}
         self._seed = seed
@@ -195,7 +198,8 @@ class RandomWeights(Mapping[str, Tensor]):
 
 
 def _draw(spec: TensorSpec, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed << 32 | zlib.crc32(spec.name.encode()))
+    # Hashed together: the generator looks at 32 bits of its seed only.
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {spec.name}".encode()))
     mean, deviation, is_gain = next(
         row for pattern, *row in _STATISTICS if re.fullmatch(pattern, spec.name)
     )

@@ -1,7 +1,7 @@
-"""Writes a checkpoint in the released format: float32 weights in; shards, index and config.json out.
+"""Writes a checkpoint in the released format: float32 weights in; shards, index, config.json out.
 
-The same weights give the same bytes. Tensors are encoded one at a time as they are written, so a mapping
-that computes them when asked needs memory for one. Knows nothing of training or of random numbers.
+The same weights give the same bytes. Tensors are encoded one at a time as they are written, so a
+mapping that computes them when asked needs memory for one. Knows nothing of training.
 """
 
 import json
@@ -35,19 +35,20 @@ def write_checkpoint(
 ) -> None:
     """Encode and write every weight that `config_json` asks for.
 
-    tensors: released name of a weight -> values in their logical shape (packed FP4 unpacked), any float
+    tensors: released name of a weight -> values in their logical shape (FP4 unpacked), any float
     type. Scales are computed, not given. A weight and its scales go to the same file; a file has at
     most `shard_bytes` of payload unless one weight alone has more.
 
-    Raises ConfigError for the configuration; CheckpointError for a weight that is missing, unknown, of
-    another shape or not finite, and for a disk that is full or cannot be written.
+    Raises ConfigError for the configuration; CheckpointError for a weight that is missing, unknown,
+    of another shape or not finite, and for a disk that is full or cannot be written.
     """
     specs = inventory(parse_model_config(config_json))
     _check_weights(tensors, specs, folder)
     shards = _split(specs, shard_bytes)
     files = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    total_bytes = sum(spec.num_bytes for spec in specs.values())
     index = {
-        "metadata": {"total_size": sum(spec.num_bytes for spec in specs.values())},
+        "metadata": {"total_size": total_bytes},
         "weight_map": {
             spec.name: file for file, shard in zip(files, shards, strict=True) for spec in shard
         },
@@ -65,8 +66,7 @@ def write_checkpoint(
         raise CheckpointError(
             f"cannot be written: {error.strerror}",
             where=str(error.filename or folder),
-            hint=f"{index['metadata']['total_size']:,} bytes of space and the right to write "
-            "are needed",
+            hint=f"it takes {total_bytes:,} bytes of space and the right to write there",
         ) from error
 
 

@@ -27,6 +27,7 @@ class Check:
     convert: Callable[[Any], Any] = lambda value: value
 
     def __call__(self, value: object, where: str) -> Any:
+        """The value in its final form. Raises ConfigError naming `where`."""
         if not self.accept(value):
             raise ConfigError(
                 f"found {shown(value)}, expected {self.expected}",
@@ -64,9 +65,11 @@ def exactly(wanted: object) -> Check:
     same_kind = bool if isinstance(wanted, bool) else (int, float, str, list)
     return Check(
         shown(wanted),
-        lambda v: v == wanted
-        and isinstance(v, same_kind)
-        and isinstance(v, bool) == isinstance(wanted, bool),
+        lambda v: (
+            v == wanted
+            and isinstance(v, same_kind)
+            and isinstance(v, bool) == isinstance(wanted, bool)
+        ),
     )
 
 
@@ -131,7 +134,9 @@ def check_together(config: "ModelConfig") -> None:
     """Refuse values that are fine alone but contradict each other. Raises ConfigError."""
     c = config
     for key in ("bos_token_id", "eos_token_id", "pad_token_id", "image_token_id"):
-        _must(getattr(c, key) < c.vocab_size, key, getattr(c, key), f"below vocab_size {c.vocab_size}")
+        _must(
+            getattr(c, key) < c.vocab_size, key, getattr(c, key), f"below vocab_size {c.vocab_size}"
+        )
     for key in ("engram_pad_token_id", "dspark_noise_token_id"):
         value = getattr(c, key)
         _must(value < c.vocab_size, f"text_config.{key}", value, f"below vocab_size {c.vocab_size}")
@@ -161,7 +166,12 @@ def check_together(config: "ModelConfig") -> None:
         ("dspark_num_experts_per_tok", "dspark_n_routed_experts"),
     ):
         limit = getattr(c, experts)
-        _must(getattr(c, chosen) <= limit, text + chosen, getattr(c, chosen), f"at most {experts} {limit}")
+        _must(
+            getattr(c, chosen) <= limit,
+            text + chosen,
+            getattr(c, chosen),
+            f"at most {experts} {limit}",
+        )
     _check_ratios(c)
     _check_sources(c)
     _check_engram(c)
@@ -196,9 +206,16 @@ def _check_ratios(c: "ModelConfig") -> None:
 def _check_sources(c: "ModelConfig") -> None:
     """Every layer with a ratio has a source before it, of its own ratio (spec 7.8)."""
     text, layers = "text_config.", range(c.num_hidden_layers)
-    for key in ("kv_source_layer_ids", "index_source_layer_ids", "engram_layer_ids", "dspark_target_layer_ids"):
+    for key in (
+        "kv_source_layer_ids",
+        "index_source_layer_ids",
+        "engram_layer_ids",
+        "dspark_target_layer_ids",
+    ):
         ids = getattr(c, key)
-        _must(list(ids) == sorted(set(ids)), text + key, list(ids), "each layer once, in rising order")
+        _must(
+            list(ids) == sorted(set(ids)), text + key, list(ids), "each layer once, in rising order"
+        )
         _must(set(ids) <= set(layers), text + key, list(ids), f"layers below {c.num_hidden_layers}")
     kv, index = set(c.kv_source_layer_ids), set(c.index_source_layer_ids)
     _must(
@@ -219,7 +236,11 @@ def _check_sources(c: "ModelConfig") -> None:
         list(c.index_k_source_layer_ids),
         "the KV sources: an index key is projected from the entry its own layer compressed",
     )
-    starts = [i for i in layers if c.compress_ratios[i] and (i == 0 or c.compress_ratios[i - 1] != c.compress_ratios[i])]
+    starts = [
+        i
+        for i in layers
+        if c.compress_ratios[i] and (i == 0 or c.compress_ratios[i - 1] != c.compress_ratios[i])
+    ]
     _must(
         set(starts) <= kv,
         text + "kv_source_layer_ids",

@@ -34,10 +34,11 @@ def is_prime(n: int) -> bool:
 
 
 def bucket_primes(config: "ModelConfig") -> list[list[int]]:
-    """Primes of each Engram layer: [layer][n-gram size 2.. * head], the modulus of each table column.
+    """Primes of each Engram layer: [layer][n-gram size 2.. * head], the modulus of each table
+    column.
 
-    For every layer and n-gram size the search starts again at `engram_vocab_size` and takes the next
-    `engram_n_heads` primes that no layer, size or head has used yet.
+    For every layer and n-gram size the search starts again at `engram_vocab_size` and takes the
+    next `engram_n_heads` primes that no layer, size or head has used yet.
     """
     used: set[int] = set()
     rows = []

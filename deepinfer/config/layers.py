@@ -10,7 +10,7 @@ from deepinfer.config.model import ModelConfig
 
 
 class Kind(Enum):
-    """What a layer does besides its window: nothing; owns KV and index; owns an index; reads both."""
+    """Beside its window a layer has: nothing, owns KV and index, owns an index, reads both."""
 
     WINDOW = "window"
     FULL = "full"

@@ -1,8 +1,9 @@
 """config.json -> `ModelConfig`: every key known, every value checked, nothing guessed.
 
-Covers the released layout of DeepSeek-V4.1-Flash (spec 2). A key that is wrong, missing or unknown is
-refused by name with what was expected: a setting that is silently ignored is a silently wrong model.
-Knows nothing of tensors, files of weights, or how the layers are scheduled (`layers.py`).
+Covers the released layout of DeepSeek-V4.1-Flash (spec 2). A key that is wrong, missing or unknown
+is
+refused by name with what was expected: a setting that is silently ignored is a silently wrong
+model. Knows nothing of tensors, files of weights, or how the layers are scheduled (`layers.py`).
 """
 
 import json
@@ -50,7 +51,9 @@ class VisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The model's facts under the names config.json uses (spec 2). Immutable; no key is optional here."""
+    """The model's facts under the names config.json uses (spec 2). Immutable; no key is optional
+    here.
+    """
 
     # top level
     dtype: str
@@ -246,10 +249,10 @@ VISION_KEYS = (
 
 # What the transformers library writes beside the model's facts. None of it changes the arithmetic.
 BOOKKEEPING_KEYS = frozenset(
-    "transformers_version _name_or_path name_or_path _attn_implementation _attn_implementation_autoset"
-    " use_cache output_attentions output_hidden_states output_router_logits return_dict return_dict_in_generate"
-    " chunk_size_feed_forward is_encoder_decoder id2label label2id problem_type _commit_hash auto_map"
-    " bos_token_id eos_token_id pad_token_id dtype".split()
+    "transformers_version _name_or_path name_or_path _attn_implementation use_cache auto_map"
+    " _attn_implementation_autoset output_attentions output_hidden_states output_router_logits"
+    " return_dict return_dict_in_generate chunk_size_feed_forward is_encoder_decoder id2label"
+    " label2id problem_type _commit_hash bos_token_id eos_token_id pad_token_id dtype".split()
 )
 
 
@@ -327,7 +330,7 @@ def _read(
             where=f"config.json: {prefix}{unknown[0]}",
             hint=f"did you mean {near[0]!r}?"
             if near
-            else "a key that is not understood could change the arithmetic; remove it if it does not",
+            else "it could change the arithmetic; remove it if it does not",
         )
     values: dict[str, Any] = {}
     for key in keys:

@@ -17,19 +17,22 @@ def rope_frequencies(config: ModelConfig, ratio: int) -> npt.NDArray[np.float32]
     dim = config.qk_rope_head_dim
     theta = config.compress_rope_theta if ratio else config.rope_theta
     exponents = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
-    base = (np.float32(1.0) / np.power(np.float32(theta), exponents)).astype(np.float32)
+    base: npt.NDArray[np.float32] = np.float32(1.0) / np.power(np.float32(theta), exponents)
     if not ratio:
         return base
     scaling = config.rope_scaling
     low, high = yarn_range(config)
     pair = np.arange(dim // 2, dtype=np.float32)
-    ramp = np.clip((pair - np.float32(low)) / np.float32(high - low), 0.0, 1.0).astype(np.float32)
+    ramp = np.clip((pair - np.float32(low)) / np.float32(high - low), 0.0, 1.0)
     stretched = base / np.float32(scaling.factor)
-    return (stretched * ramp + base * (np.float32(1.0) - ramp)).astype(np.float32)
+    mixed: npt.NDArray[np.float32] = stretched * ramp + base * (np.float32(1.0) - ramp)
+    return mixed
 
 
 def yarn_range(config: ModelConfig) -> tuple[float, float]:
-    """First and last pair of the ramp between unchanged and stretched frequencies; (15, 25) as released."""
+    """First and last pair of the ramp between unchanged and stretched frequencies; (15, 25) as
+    released.
+    """
     scaling, dim = config.rope_scaling, config.qk_rope_head_dim
 
     def pair_turning(turns: float) -> float:

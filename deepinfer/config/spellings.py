@@ -1,9 +1,10 @@
-"""Translates the newer spelling of config.json, as the transformers library writes it, to the released one.
+"""Translates the newer spelling of config.json, as the transformers library writes it, to the
+released one.
 
-`layer_types` with `compress_rates` stands for `compress_ratios`; `rope_parameters` for `rope_theta`,
-`compress_rope_theta` and `rope_scaling`; `torch_dtype` for `dtype`; `type` for `rope_type`; a top-level
-`expert_dtype` belongs into `quantization_config`. Both spellings may stand side by side when they agree;
-a contradiction is an error. Values are not checked here.
+`layer_types` with `compress_rates` stands for `compress_ratios`; `rope_parameters` for
+`rope_theta`, `compress_rope_theta` and `rope_scaling`; `torch_dtype` for `dtype`; `type` for
+`rope_type`; a top-level `expert_dtype` belongs into `quantization_config`. Both spellings may stand
+side by side when they agree; a contradiction is an error. Values are not checked here.
 """
 
 from typing import Any
@@ -23,7 +24,13 @@ def to_released_spelling(raw: dict[str, Any]) -> dict[str, Any]:
         _merge(top, "dtype", top.pop("torch_dtype"), "torch_dtype", "")
     if "expert_dtype" in top and isinstance(top.get("quantization_config"), dict):
         quantization = dict(top["quantization_config"])
-        _merge(quantization, "expert_dtype", top.pop("expert_dtype"), "expert_dtype", "quantization_config.")
+        _merge(
+            quantization,
+            "expert_dtype",
+            top.pop("expert_dtype"),
+            "expert_dtype",
+            "quantization_config.",
+        )
         top["quantization_config"] = quantization
     if isinstance(top.get("text_config"), dict):
         top["text_config"] = _text(dict(top["text_config"]))
@@ -47,11 +54,13 @@ def _text(text: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ratios(names: object, rates: object, num_draft_layers: object) -> list[int]:
-    """One ratio a layer. Window layers need no entry in the table of rates; draft blocks follow as 0."""
+    """One ratio a layer. Window layers need no entry in the table of rates; draft blocks follow as
+    0.
+    """
     where = "config.json: text_config.layer_types"
     if not isinstance(names, list) or not isinstance(rates, dict):
         raise ConfigError(
-            "layer_types and compress_rates belong together: a list of names and a table of their rates",
+            "layer_types and compress_rates belong together: names, and a table of rates",
             where=where,
             hint="give both, or compress_ratios alone",
         )
@@ -80,7 +89,10 @@ def _rope(parameters: object) -> dict[str, Any]:
         raise ConfigError("both groups must be objects", where=where, hint="see rope_scaling")
     # The rotated share of a head follows from qk_rope_head_dim; the newer form repeats it here.
     compress = {k: v for k, v in compress.items() if k != "partial_rotary_factor"}
-    translated = {"rope_theta": main.get("rope_theta"), "compress_rope_theta": compress.pop("rope_theta", None)}
+    translated = {
+        "rope_theta": main.get("rope_theta"),
+        "compress_rope_theta": compress.pop("rope_theta", None),
+    }
     translated["rope_scaling"] = compress
     return translated
 

@@ -1,7 +1,7 @@
 """`KernelSet`: one function for each op of the model, chosen once and passed to who needs it.
 
-The reference set (torch) is complete and right. A backend is a set of overrides: an op it lacks is slow,
-never wrong. Knows nothing of layers, requests or files.
+The reference set (torch) is complete and right. A backend is a set of overrides: an op it lacks is
+slow, never wrong. Knows nothing of layers, requests or files.
 
 Shape letters: T rows, D hidden_size, M hyper-connection streams, H heads, C head_dim, W window,
 N entries of a sequence, K selected entries, E experts.
@@ -10,11 +10,12 @@ N entries of a sequence, K selected entries, E experts.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from deepinfer.config.words import ActQuant
 from deepinfer.kernels.reference import (
     attend,
     compress,
@@ -26,8 +27,6 @@ from deepinfer.kernels.reference import (
     norm_rope,
     quant,
 )
-
-ActQuant = Literal["off", "fp8"]
 
 
 class Rotary(NamedTuple):
@@ -80,8 +79,9 @@ class KernelSet:
 def load_kernels(name: str = "reference", *, act_quant: ActQuant = "off") -> KernelSet:
     """The ops of backend `name`.
 
-    act_quant="fp8" rounds the input of every linear whose weight the release stores in FP8 or FP4 to FP8
-    in groups of 32 (spec 14.1); "off" leaves it in the compute dtype. Raises KeyError for an unknown name.
+    act_quant="fp8" rounds the input of every linear whose weight the release stores in FP8 or FP4
+    to FP8 in groups of 32 (spec 14.1); "off" leaves it in the compute dtype. Raises KeyError for an
+    unknown name.
     """
     kernels = {"reference": _REFERENCE}[name]
     if act_quant == "off":
@@ -95,7 +95,9 @@ def load_kernels(name: str = "reference", *, act_quant: ActQuant = "off") -> Ker
 
 
 def rotary(positions: Tensor, frequencies: Tensor) -> Rotary:
-    """cos and sin for int64 positions [T] and float32 frequencies [R]; the angle is a float32 product."""
+    """cos and sin for int64 positions [T] and float32 frequencies [R]; the angle is a float32
+    product.
+    """
     angles = positions.to(torch.float32)[:, None] * frequencies
     return Rotary(angles.cos(), angles.sin())
 

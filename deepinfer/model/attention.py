@@ -18,16 +18,17 @@ from deepinfer.model.indexer import Indexer
 
 @dataclass
 class Carry:
-    """What source layers hand to the layers after them within one forward, by the source's layer_id.
+    """What source layers hand to the layers after them within one forward, by the source's
+    layer_id.
 
-    entries: stores of entries [*, C]. keys: stores of index keys [*, Ci]. selection: rows of the entry
-    store that each row attends to, int64 [T, K], -1 for none. candidates: bool [T, N].
+    entries: stores of entries [*, C]. keys: stores of index keys [*, Ci]. selection: rows of the
+    entry store that each row attends to, int64 [T, K], -1 for none. candidates: bool [T, N].
     """
 
-    entries: dict[int, Tensor] = field(default_factory=dict)
-    keys: dict[int, Tensor] = field(default_factory=dict)
-    selection: dict[int, Tensor] = field(default_factory=dict)
-    candidates: dict[int, Tensor] = field(default_factory=dict)
+    entries: dict[int | None, Tensor] = field(default_factory=dict)
+    keys: dict[int | None, Tensor] = field(default_factory=dict)
+    selection: dict[int | None, Tensor] = field(default_factory=dict)
+    candidates: dict[int | None, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,11 @@ class Attention(nn.Module):
         super().__init__()
         c, kernels = setup.config, setup.kernels
         self.setup, self.kernels, self.plan = setup, kernels, plan
-        self.num_heads, self.head_dim, self.num_groups = c.num_attention_heads, c.head_dim, c.o_groups
+        self.num_heads, self.head_dim, self.num_groups = (
+            c.num_attention_heads,
+            c.head_dim,
+            c.o_groups,
+        )
         self.scale = c.head_dim**-0.5
         head_width = c.num_attention_heads * c.head_dim
         quantised = kernels.linear_quantised
@@ -69,7 +74,9 @@ class Attention(nn.Module):
         kv = self.kernels.rotate(self.kv_norm(self.wkv(u)), *rotary)
         return self.kernels.round_trip_window(kv)
 
-    def forward(self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry) -> Tensor:
+    def forward(
+        self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry
+    ) -> Tensor:
         """u [T, D], the normed sublayer input -> [T, D]. Fills `carry` in source layers."""
         q_latent = self.q_norm(self.wq_a(u))
         query = self.wq_b(q_latent).unflatten(-1, (self.num_heads, self.head_dim))
@@ -95,6 +102,7 @@ class Attention(nn.Module):
     def _compress(
         self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry
     ) -> None:
+        assert angles.entries is not None  # only window layers have none
         latent = self.compressor(u, batch.entries[self.plan.ratio], store)
         entries = entry_from_latent(self.setup, latent, angles.entries)
         keys = self.indexer.keys(latent, angles.entries)

@@ -1,7 +1,7 @@
 """The small modules that every part is made of. Parameters carry the checkpoint's names.
 
-`Setup` is what every module is built with: sizes, ops and dtypes. A parameter that the release stores in
-float32 stays float32; all others are kept in `Setup.weight_dtype` and cast when used.
+`Setup` is what every module is built with: sizes, ops and dtypes. A parameter that the release
+stores in float32 stays float32; all others are kept in `Setup.weight_dtype` and cast when used.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from deepinfer.kernels.kernelset import KernelSet
 
 @dataclass(frozen=True)
 class Setup:
-    """config: the model's facts. kernels: the ops. dtype: what is computed in. weight_dtype: how weights
-    are kept."""
+    """config: the model's facts. kernels: the ops. dtype: what is computed in. weight_dtype: how
+    weights are kept."""
 
     config: ModelConfig
     kernels: KernelSet
@@ -68,7 +68,7 @@ class Embedding(nn.Module):
 
 
 class HyperMix(nn.Module):
-    """The coefficients of one sublayer's hyper-connection (spec 4). Parameters are always float32."""
+    """The coefficients of one sublayer's hyper-connection (spec 4). Parameters are float32."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
-"""`Batch`: everything one forward reads besides weights, and `KVStore`: where its keys and values lie.
+"""`Batch`: everything one forward reads besides weights, and `KVStore`: where its keys and values
+lie.
 
 A forward runs T rows (query tokens) of B sequences. The network computes on rows; which rows belong
-together, what each may see and where that lies is said here, in index tensors, and nowhere else. Whole
-sequences (`whole_batch`, `FreshStore`) and a paged engine differ only in who fills these two.
+together, what each may see and where that lies is said here, in index tensors, and nowhere else.
+Whole sequences (`make_batch`, `FreshStore`) and a paged engine differ only in who fills these two.
 """
 
 from collections.abc import Mapping
@@ -19,11 +20,11 @@ from deepinfer.config.model import ModelConfig
 class EntryRows:
     """The compressed entries of one ratio, as this forward meets them.
 
-    members: int64 [E, ratio], for each entry completed in this forward the rows of its tokens in what
-        `KVStore.pending` returns.
+    members: int64 [E, ratio], for each entry completed in this forward the rows of its tokens in
+        what `KVStore.pending` returns.
     positions: int64 [E], the entries' rotary positions (entry * ratio).
-    table: int64 [B, N], row of entry j of sequence b in what `KVStore.entries` returns; any valid row
-        where the sequence has no such entry.
+    table: int64 [B, N], row of entry j of sequence b in what `KVStore.entries` returns; any valid
+        row where the sequence has no such entry.
     num_visible: int64 [T], how many entries of its sequence each row sees (spec 7.4).
     """
 
@@ -39,11 +40,13 @@ class Batch:
 
     token_ids: int64 [T].
     positions: int64 [T], absolute, from 0.
-    lookback: int64 [T, n], ids of the row's token and the n - 1 before it; -1 before the sequence start.
+    lookback: int64 [T, n], ids of the row's token and the n - 1 before it; -1 before the sequence
+    start.
     sequence_rows: int64 [B, S], the rows of each sequence; -1 where a sequence has fewer than S.
     sequence_ids: int64 [T], which of the B sequences a row belongs to, and
     places: int64 [T], which of its S rows it is.
-    window_index: int64 [T, W], rows that a row attends to in what `KVStore.window` returns; -1 for none.
+    window_index: int64 [T, W], rows that a row attends to in what `KVStore.window` returns; -1 for
+    none.
     entries: by compression ratio.
     """
 
@@ -58,24 +61,28 @@ class Batch:
 
 
 class KVStore(Protocol):
-    """Takes what this forward computed for a layer; returns all that its rows may refer to by index."""
+    """Takes what this forward computed for a layer; returns all that its rows may refer to by
+    index.
+    """
 
     def window(self, layer_id: int, kv: Tensor) -> Tensor:
         """Window KV of the T rows [T, C] -> store [*, C], indexed by `Batch.window_index`."""
         ...
 
     def pending(self, layer_id: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Uncompressed values and scores of the T rows, float32 [T, C] each -> stores [*, C], indexed by
-        `EntryRows.members`."""
+        """Uncompressed values and scores of the T rows, float32 [T, C] each -> stores [*, C],
+        indexed by `EntryRows.members`."""
         ...
 
     def entries(self, layer_id: int, entries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Entries [E, C] and index keys [E, Ci] completed now -> stores, indexed by `EntryRows.table`."""
+        """Entries [E, C] and index keys [E, Ci] completed now -> stores, indexed by
+        `EntryRows.table`.
+        """
         ...
 
 
 class FreshStore:
-    """The store of a forward over whole sequences: nothing came before, so what is computed is all."""
+    """The store of whole sequences: nothing came before, so what is computed is all."""
 
     def window(self, layer_id: int, kv: Tensor) -> Tensor:
         """All rows."""
@@ -90,23 +97,56 @@ class FreshStore:
         return entries, keys
 
 
-def whole_batch(config: ModelConfig, token_ids: Tensor) -> Batch:
-    """B sequences of the same length S from their start: token_ids int64 [B, S]. For use with FreshStore."""
+class GrowingStore:
+    """The store of B equally long sequences that go on: keeps all that was ever computed."""
+
+    def __init__(self, num_sequences: int) -> None:
+        self.num_sequences = num_sequences
+        self.kept: dict[tuple[str, int], Tensor] = {}
+
+    def window(self, layer_id: int, kv: Tensor) -> Tensor:
+        """Rows of all positions so far, sequence by sequence."""
+        return self._grow("window", layer_id, kv)
+
+    def pending(self, layer_id: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of all positions so far, sequence by sequence."""
+        return self._grow("values", layer_id, values), self._grow("scores", layer_id, scores)
+
+    def entries(self, layer_id: int, entries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """All entries so far, sequence by sequence."""
+        return self._grow("entries", layer_id, entries), self._grow("keys", layer_id, keys)
+
+    def _grow(self, what: str, layer_id: int, new: Tensor) -> Tensor:
+        new = new.unflatten(0, (self.num_sequences, new.shape[0] // self.num_sequences))
+        old = self.kept.get((what, layer_id))
+        self.kept[what, layer_id] = new if old is None else torch.cat((old, new), 1)
+        return self.kept[what, layer_id].flatten(0, 1)
+
+
+def make_batch(config: ModelConfig, token_ids: Tensor, start: int = 0) -> Batch:
+    """The rows of positions start..S-1 of B sequences of the same length: token_ids int64 [B, S].
+
+    start 0 is a forward over whole sequences, for FreshStore. A later start continues in the
+    GrowingStore that has seen all positions before it.
+    """
     num_sequences, length = token_ids.shape
     device = token_ids.device
-    positions = torch.arange(length, device=device)
-    first_row = torch.arange(num_sequences, device=device) * length
-    sequence_rows = first_row[:, None] + positions
+    num_rows = length - start
+    positions = torch.arange(start, length, device=device)
+    sequence = torch.arange(num_sequences, device=device)
+    places = torch.arange(num_rows, device=device)
     return Batch(
-        token_ids=token_ids.flatten(),
+        token_ids=token_ids[:, start:].flatten(),
         positions=positions.repeat(num_sequences),
-        lookback=_lookback(token_ids, config.engram_max_ngram_size).flatten(0, 1),
-        sequence_rows=sequence_rows,
-        sequence_ids=torch.arange(num_sequences, device=device).repeat_interleave(length),
-        places=positions.repeat(num_sequences),
-        window_index=_window_index(first_row, length, config.sliding_window).flatten(0, 1),
+        lookback=_lookback(token_ids, config.engram_max_ngram_size)[:, start:].flatten(0, 1),
+        sequence_rows=sequence[:, None] * num_rows + places,
+        sequence_ids=sequence.repeat_interleave(num_rows),
+        places=places.repeat(num_sequences),
+        window_index=_window_index(sequence, positions, length, config.sliding_window).flatten(
+            0, 1
+        ),
         entries={
-            ratio: _whole_entries(num_sequences, length, ratio, device)
+            ratio: _entry_rows(sequence, positions, length, ratio)
             for ratio in sorted(set(config.compress_ratios) - {0})
         },
     )
@@ -120,23 +160,21 @@ def _lookback(token_ids: Tensor, ngram_size: int) -> Tensor:
     return torch.stack(shifts, -1)
 
 
-def _window_index(first_row: Tensor, length: int, window: int) -> Tensor:
-    """[B] -> [B, S, min(W, S)]: the rows of positions p - W + 1 .. p, oldest first."""
-    position = torch.arange(length, device=first_row.device)
-    back = torch.arange(min(window, length) - 1, -1, -1, device=first_row.device)
-    seen = position[:, None] - back
-    return torch.where(seen < 0, -1, first_row[:, None, None] + seen)
+def _window_index(sequence: Tensor, positions: Tensor, length: int, window: int) -> Tensor:
+    """[B], [S'] -> [B, S', min(W, S)]: the store rows of positions p - W + 1 .. p, oldest first."""
+    back = torch.arange(min(window, length) - 1, -1, -1, device=positions.device)
+    seen = positions[:, None] - back
+    return torch.where(seen < 0, -1, sequence[:, None, None] * length + seen)
 
 
-def _whole_entries(num_sequences: int, length: int, ratio: int, device: torch.device) -> EntryRows:
-    per_sequence = length // ratio
-    sequence = torch.arange(num_sequences, device=device)[:, None]
-    entry = torch.arange(per_sequence, device=device)
-    first = (sequence * length + entry * ratio).flatten()
-    position = torch.arange(length, device=device)
+def _entry_rows(sequence: Tensor, positions: Tensor, length: int, ratio: int) -> EntryRows:
+    device, total = positions.device, length // ratio
+    # The first entry completed now may have its first token in the store already.
+    fresh = torch.arange((length - positions.shape[0]) // ratio, total, device=device)
+    first = (sequence[:, None] * length + fresh * ratio).flatten()
     return EntryRows(
         members=first[:, None] + torch.arange(ratio, device=device),
-        positions=(entry * ratio).repeat(num_sequences),
-        table=sequence * per_sequence + entry,
-        num_visible=((position + 1) // ratio).repeat(num_sequences),
+        positions=(fresh * ratio).repeat(sequence.shape[0]),
+        table=sequence[:, None] * total + torch.arange(total, device=device),
+        num_visible=((positions + 1) // ratio).repeat(sequence.shape[0]),
     )

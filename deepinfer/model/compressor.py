@@ -9,7 +9,7 @@ from deepinfer.model.batch import EntryRows, KVStore
 
 
 class Compressor(nn.Module):
-    """Pools `ratio` tokens into one latent. Ratio 2 needs both members, which may lie in the store."""
+    """Pools `ratio` tokens into one latent. The first of a pair may lie in the store."""
 
     def __init__(self, setup: Setup, plan: LayerPlan) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Compressor(nn.Module):
         self.norm = RMSNorm(setup, c.head_dim)
 
     def forward(self, u: Tensor, rows: EntryRows, store: KVStore) -> Tensor:
-        """u [T, D] -> latents of the entries completed now, [E, C], neither rotated nor quantised."""
+        """u [T, D] -> latents of the entries completed now, [E, C], not rotated or quantised."""
         values = self.wkv(u)
         if self.plan.ratio > 1:
             values, scores = store.pending(self.plan.layer_id, values, self.wgate(u))
@@ -32,7 +32,9 @@ class Compressor(nn.Module):
 
 
 def entry_from_latent(setup: Setup, latent: Tensor, rotary: Rotary) -> Tensor:
-    """Latents [E, C] -> entries [E, C]: rotated at the entry's position, then in the cache's format."""
+    """Latents [E, C] -> entries [E, C]: rotated at the entry's position, then in the cache's
+    format.
+    """
     kernels = setup.kernels
     rotated = kernels.rotate(latent, *rotary)
     if setup.config.use_fp4_sparse_kv:

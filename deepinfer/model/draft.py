@@ -1,7 +1,7 @@
 """DSpark, the draft module: proposes a block of tokens in one pass (spec 11.1 to 11.3).
 
-Its blocks are window layers. They never run on the main tokens: those only leave window KV, made from the
-features tapped in the backbone. Verifying drafts is somebody else's business.
+Its blocks are window layers. They never run on the main tokens: those only leave window KV, made
+from the features tapped in the backbone. Verifying drafts is somebody else's business.
 """
 
 from collections.abc import Callable, Mapping
@@ -79,14 +79,16 @@ class Draft(nn.Module):
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def main_kv(self, features: Tensor, positions: Tensor) -> dict[int, Tensor]:
-        """Window KV that main tokens leave in each block: features [T, taps * D], positions int64 [T]
-        -> block number to [T, C]."""
+        """Window KV that main tokens leave in each block: features [T, taps * D], positions int64
+        [T] -> block number to [T, C]."""
         context = self.main_norm(self.main_proj(features))
         angles = rotary(positions, self.frequencies)
         return {i: block.attn.window_kv(context, angles) for i, block in enumerate(self.blocks)}
 
     def run(self, x: Tensor, batch: Batch, store: FreshStore) -> Tensor:
-        """Embeddings x [T, D] of the batch's rows through the blocks -> collapsed [T, D], not normed."""
+        """Embeddings x [T, D] of the batch's rows through the blocks -> collapsed [T, D], not
+        normed.
+        """
         streams, pre = start_streams(x, self.setup.config.hc_mult)
         angles = Angles(rotary(batch.positions, self.frequencies))
         for block in self.blocks:
@@ -100,7 +102,8 @@ class Draft(nn.Module):
         head: Callable[[Tensor], Tensor],
         pick: Callable[[Tensor, int], Tensor],
     ) -> Proposal:
-        """The light sequential part: hidden [A, n, D] of `run`, golden_ids int64 [A] (the anchors' tokens).
+        """The light sequential part: hidden [A, n, D] of `run`, golden_ids int64 [A] (the anchors'
+        tokens).
 
         `head` is the backbone's; `pick(logits [A, vocab], i)` chooses draft i, int64 [A].
         """
@@ -131,10 +134,11 @@ def draft_batch(
 ) -> Batch:
     """Rows of A draft blocks, for use with DraftStore.
 
-    golden_ids int64 [A], the tokens at the anchors, which the backbone has not seen yet; anchors int64 [A],
-    their positions; first_rows int64 [A], the main row of position 0 of each anchor's sequence;
-    num_main_rows: how many rows DraftStore.main_kv has. Each row sees the last `sliding_window` main tokens
-    before its anchor and all rows of its own block, those after it too.
+    golden_ids int64 [A], the tokens at the anchors, which the backbone has not seen yet; anchors
+    int64 [A], their positions; first_rows int64 [A], the main row of position 0 of each anchor's
+    sequence;
+    num_main_rows: how many rows DraftStore.main_kv has. Each row sees the last `sliding_window`
+    main tokens before its anchor and all rows of its own block, those after it too.
     """
     num_anchors, size = anchors.shape[0], config.dspark_block_size
     device = anchors.device

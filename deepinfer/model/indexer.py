@@ -53,14 +53,18 @@ class Indexer(nn.Module):
         key_store: Tensor,
         candidates: Tensor | None,
     ) -> Selection:
-        """u [T, D], q_latent [T, q_lora_rank], key_store [*, Ci]; candidates bool [T, N] restrict, if given."""
+        """u [T, D], q_latent [T, q_lora_rank], key_store [*, Ci]; candidates bool [T, N] restrict,
+        if given.
+        """
         c, rows = self.config, batch.entries[self.plan.ratio]
         query = self.wq_b(q_latent).unflatten(-1, (c.index_n_heads, c.index_head_dim))
         query = self.kernels.round_trip_index(self.kernels.rotate(query, *rotary))
         weights = self.weights_proj(u) * self.head_scale
 
         by_sequence = batch.sequence_rows.clamp_min(0)
-        scores = self.kernels.index_scores(query[by_sequence], weights[by_sequence], key_store[rows.table])
+        scores = self.kernels.index_scores(
+            query[by_sequence], weights[by_sequence], key_store[rows.table]
+        )
         scores = scores[batch.sequence_ids, batch.places]
         visible = torch.arange(scores.shape[1], device=u.device) < rows.num_visible[:, None]
         scores = scores.masked_fill(~visible, -torch.inf)

@@ -26,7 +26,13 @@ class Layer(nn.Module):
         self.ffn = MoE(setup, num_experts, topk)
 
     def forward(
-        self, streams: Tensor, pre: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry
+        self,
+        streams: Tensor,
+        pre: Tensor,
+        angles: Angles,
+        batch: Batch,
+        store: KVStore,
+        carry: Carry,
     ) -> tuple[Tensor, Tensor]:
         """streams [T, M, D], pre [T, M] of the sublayer before -> the same after this layer."""
 
@@ -51,7 +57,7 @@ class Layer(nn.Module):
 
 
 def start_streams(x: Tensor, num_streams: int) -> tuple[Tensor, Tensor]:
-    """Embeddings [T, D] -> equal streams [T, M, D] and the first `pre`, which reads stream 0 alone."""
+    """Embeddings [T, D] -> equal streams [T, M, D] and the first `pre`: stream 0 alone."""
     streams = x[:, None].expand(-1, num_streams, -1)
     pre = torch.zeros(x.shape[0], num_streams, device=x.device)
     pre[:, 0] = 1.0

@@ -1,4 +1,5 @@
-"""The backbone: embedding, layers in order, head; and the features that the draft module taps (spec 3).
+"""The backbone: embedding, layers in order, head; and the features that the draft module taps (spec
+3).
 
 Knows nothing of files, of devices to choose, or of how KV is stored.
 """
@@ -14,7 +15,7 @@ from deepinfer.config.rope import rope_frequencies
 from deepinfer.kernels.kernelset import rotary
 from deepinfer.model.attention import Angles, Carry
 from deepinfer.model.basic import Embedding, Linear, RMSNorm, Setup
-from deepinfer.model.batch import Batch, FreshStore, KVStore, whole_batch
+from deepinfer.model.batch import Batch, FreshStore, KVStore, make_batch
 from deepinfer.model.draft import Draft
 from deepinfer.model.engram import Engram
 from deepinfer.model.layer import Layer, start_streams
@@ -55,8 +56,10 @@ class Network(nn.Module):
             self.register_buffer(name, frequencies, persistent=False)
 
     def forward(self, token_ids: Tensor) -> Tensor:
-        """Whole sequences of equal length, int64 [B, S] -> logits float32 [B, S, vocab]. Differentiable."""
-        hidden = self.run(whole_batch(self.setup.config, token_ids), FreshStore())
+        """Whole sequences of equal length, int64 [B, S] -> logits float32 [B, S, vocab].
+        Differentiable.
+        """
+        hidden = self.run(make_batch(self.setup.config, token_ids), FreshStore())
         return self.head(hidden.final).unflatten(0, token_ids.shape)
 
     def run(self, batch: Batch, store: KVStore) -> Hidden:
@@ -75,7 +78,9 @@ class Network(nn.Module):
         return Hidden(final, features)
 
     def _angles(self, batch: Batch) -> dict[int, Angles]:
-        """Angles by ratio: computed once a forward, for its rows and for the entries completed in it."""
+        """Angles by ratio: computed once a forward, for its rows and for the entries completed in
+        it.
+        """
         angles = {0: Angles(rotary(batch.positions, self.window_frequencies))}
         for ratio, rows in batch.entries.items():
             angles[ratio] = Angles(

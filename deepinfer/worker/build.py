@@ -5,33 +5,21 @@ The one place that knows both the names of the released format and those of the 
 
 import re
 from collections.abc import Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from deepinfer.checkpoint.engram_table import open_engram_table
+from deepinfer.checkpoint.load import Checkpoint
 from deepinfer.config.model import ModelConfig
 from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.model.basic import Setup
-from deepinfer.model.engram import EngramTable
 from deepinfer.model.network import Network
-
-
-class Weights(Protocol):
-    """Where weights come from: a checkpoint on disk, or anything that answers by released names."""
-
-    def decoded(self, name: str) -> Tensor:
-        """The tensor, with its scales applied where the format has scales."""
-        ...
-
-    def engram_table(self, layer_id: int) -> EngramTable:
-        """The Engram table of a layer."""
-        ...
 
 
 def build_network(
     config: ModelConfig,
-    weights: Weights,
+    checkpoint: Checkpoint,
     token_map: list[int],
     kernels: KernelSet,
     *,
@@ -41,8 +29,8 @@ def build_network(
 ) -> Network:
     """A Network with every parameter loaded, in evaluation mode.
 
-    weight_dtype None keeps weights in the compute dtype: no op of the reference backend computes from FP8
-    or FP4 directly, and either dtype holds their values exactly.
+    weight_dtype None keeps weights in the compute dtype: no op of the reference backend computes
+    from FP8 or FP4 directly, and either dtype holds their values exactly.
     """
     setup = Setup(config, kernels, dtype, weight_dtype or dtype)
     # Parameters are allocated empty, where they will stay: the weights never exist twice in memory.
@@ -53,10 +41,10 @@ def build_network(
             for place, tensor_name in released_names(
                 name, parameter, config.num_nextn_predict_layers
             ):
-                place.copy_(weights.decoded(tensor_name))
+                place.copy_(checkpoint.decoded(tensor_name))
     for plan, layer in zip(network.plans, network.layers, strict=True):
         if plan.engram_id is not None:
-            layer.engram.table = weights.engram_table(plan.layer_id)
+            layer.engram.table = open_engram_table(checkpoint.index, plan.layer_id)
     return network.eval()
 
 

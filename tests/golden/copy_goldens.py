@@ -18,8 +18,8 @@ import safetensors.torch
 FOLDER = Path(__file__).parent
 MAX_BYTES = 14_500_000
 
-# Patterns of names, a full match each. Intermediates are kept in fp32 alone: a bf16 run is judged by
-# what comes out at its end.
+# Patterns of names, a full match each. Intermediates are kept in fp32 alone: a bf16 run is judged
+# by what comes out at its end.
 KEPT_OF_BOTH = (
     r"p\d+/(input_ids|hash_ids)",
     r"p\d+/(logits|noise)\.(fp32|fp32_noqdq)",

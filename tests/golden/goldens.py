@@ -1,7 +1,7 @@
 """The golden checkpoints and what an independent implementation computes from them.
 
-`load_golden("a")` gives the folder of a tiny checkpoint in the released layout, the expected tensors
-by name and the expected figures. The judge of every numerical test: read here, written nowhere.
+`load_golden("a")` gives the folder of a tiny checkpoint in the released layout, the expected
+tensors by name and the expected figures. They judge every numerical test: read only.
 `copy_goldens.py` says which of the tensors are kept and where they come from.
 """
 
@@ -26,7 +26,7 @@ PROMPTS = {
 
 @dataclass(frozen=True)
 class Golden:
-    """One checkpoint with its expected results. Shared by all tests: nobody writes to the tensors."""
+    """One checkpoint with its expected results, shared by all tests: do not write to them."""
 
     name: str
     config_dir: Path  # config.json, tokenizer and shards

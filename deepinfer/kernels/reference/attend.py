@@ -17,12 +17,13 @@ def attend(
     entries: Tensor | None = None,
     entry_index: Tensor | None = None,
 ) -> Tensor:
-    """Attention of each row over the listed vectors, each both key and value: [T, H, C] in query's dtype.
+    """Attention of each row over the listed vectors, each both key and value: [T, H, C] in query's
+    dtype.
 
-    query [T, H, C]; sink float32 [H], a logit without a value; window [*, C] and entries [*, C] are stores;
-    window_index int64 [T, W] and entry_index int64 [T, K] list the store rows a query row attends to, -1
-    for none. A token met in both lists counts twice. A row with nothing to attend to gives 0.
-    float32 inside; one rounding at the end.
+    query [T, H, C]; sink float32 [H], a logit without a value; window [*, C] and entries [*, C] are
+    stores; window_index int64 [T, W] and entry_index int64 [T, K] list the store rows a query row
+    attends to, -1 for none. A token met in both lists counts twice. A row with nothing to attend to
+    gives 0. float32 inside; one rounding at the end.
     """
     stores = [(window, window_index)]
     if entries is not None and entry_index is not None:
@@ -45,12 +46,16 @@ def _gather(store: Tensor, index: Tensor) -> Tensor:
     return F.embedding(index.clamp_min(0), store).to(torch.float32)
 
 
-def _attend_gathered(query: Tensor, sink: Tensor, scale: float, kv: Tensor, absent: Tensor) -> Tensor:
+def _attend_gathered(
+    query: Tensor, sink: Tensor, scale: float, kv: Tensor, absent: Tensor
+) -> Tensor:
     """query [t, H, C], kv float32 [t, n, C], absent bool [t, n] -> [t, H, C]."""
     logits = (query.to(torch.float32) @ kv.transpose(1, 2)) * scale
     logits = logits.masked_fill(absent[:, None], -torch.inf)
     # The sink takes part in the maximum, so the maximum is finite even when every logit is -inf.
-    ceiling = torch.maximum(logits.amax(-1), sink) if logits.shape[-1] else sink.expand(logits.shape[:2])
+    ceiling = (
+        torch.maximum(logits.amax(-1), sink) if logits.shape[-1] else sink.expand(logits.shape[:2])
+    )
     ceiling = ceiling.detach()
     weights = torch.exp(logits - ceiling[..., None])
     total = weights.sum(-1) + torch.exp(sink - ceiling)

@@ -4,5 +4,7 @@ from torch import Tensor
 
 
 def pool_pairs(values: Tensor, scores: Tensor) -> Tensor:
-    """Per channel, the softmax of `scores` over the members weighs `values`: float32 [E, r, C] x 2 -> [E, C]."""
+    """Per channel, the softmax of `scores` over the members weighs `values`: float32 [E, r, C] x 2
+    -> [E, C].
+    """
     return (scores.softmax(1) * values).sum(1)

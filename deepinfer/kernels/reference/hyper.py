@@ -6,18 +6,26 @@ from torch import Tensor
 
 
 def hyper_mix(
-    streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_eps: float, eps: float, num_iters: int
+    streams: Tensor,
+    fn: Tensor,
+    scale: Tensor,
+    base: Tensor,
+    *,
+    norm_eps: float,
+    eps: float,
+    num_iters: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The coefficients of one sublayer, float32: pre [T, M], post [T, M], comb [T, M, M].
 
-    streams [T, M, D]; fn float32 [M * (M + 2), M * D]; scale float32 [3]; base float32 [M * (M + 2)].
-    comb[t, a, b] is the share of source stream a in destination stream b; Sinkhorn makes its columns sum
-    to one. `pre` serves the NEXT sublayer's collapse, `post` and `comb` this one's expand.
+    streams [T, M, D]; fn float32 [M * (M + 2), M * D]; scale float32 [3]; base float32 [M * (M +
+    2)]. comb[t, a, b] is the share of source stream a in destination stream b; Sinkhorn makes its
+    columns sum to one. `pre` serves the NEXT sublayer's collapse, `post` and `comb` this one's
+    expand.
     """
     num_streams = streams.shape[1]
     flat = streams.flatten(1).to(torch.float32)
-    # One statistic a token over all streams; projecting first lets the scale be applied to M * (M + 2)
-    # values instead of M * D.
+    # One statistic a token over all streams; projecting first lets the scale be applied to M * (M +
+    # 2) values instead of M * D.
     rescale = torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
     mixed = F.linear(flat, fn) * rescale
     pre, post, comb = mixed.split((num_streams, num_streams, num_streams**2), -1)
@@ -44,6 +52,8 @@ def hyper_collapse(streams: Tensor, pre: Tensor) -> Tensor:
 
 
 def hyper_expand(y: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-    """Write sublayer output y [T, D] back: new stream b = post[b] * y + sum over a of comb[a, b] * stream a."""
+    """Write sublayer output y [T, D] back: new stream b = post[b] * y + sum over a of comb[a, b] *
+    stream a.
+    """
     carried = torch.einsum("tab,tad->tbd", comb, streams.to(torch.float32))
     return (post[..., None] * y.to(torch.float32)[:, None] + carried).to(streams.dtype)

@@ -1,4 +1,6 @@
-"""The lightning indexer's scores and selections (spec 7.4, 7.5). Ties go to the lowest index, everywhere."""
+"""The lightning indexer's scores and selections (spec 7.4, 7.5). Ties go to the lowest index,
+everywhere.
+"""
 
 import torch
 from torch import Tensor
@@ -8,11 +10,12 @@ _CHUNK_ELEMENTS = 1 << 24
 
 
 def index_scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-    """Score of every entry for every row, rounded once to the query's dtype and returned as float32.
+    """Score of every entry for every row, rounded once to the query's dtype and returned as
+    float32.
 
-    query [B, S, Hi, Ci], weights [B, S, Hi], keys [B, N, Ci] of B sequences with S rows each -> [B, S, N]:
-    sum over heads of weight * relu(query . key). Rounding makes ties common in bfloat16; ranking rounded
-    scores is what the release does.
+    query [B, S, Hi, Ci], weights [B, S, Hi], keys [B, N, Ci] of B sequences with S rows each -> [B,
+    S, N]: sum over heads of weight * relu(query . key). Rounding makes ties common in bfloat16;
+    ranking rounded scores is what the release does.
     """
     num_keys, num_heads = keys.shape[1], query.shape[2]
     rows = max(1, _CHUNK_ELEMENTS // max(1, query.shape[0] * num_heads * num_keys))
@@ -41,11 +44,14 @@ def select_entries(scores: Tensor, allowed: Tensor, topk: int) -> Tensor:
     return chosen.masked_fill(chosen == num_entries, -1)
 
 
-def candidate_entries(scores: Tensor, num_visible: Tensor, block_size: int, topk_blocks: int) -> Tensor:
-    """Entries that later selections may choose from: bool [T, N], visible entries of the kept blocks.
+def candidate_entries(
+    scores: Tensor, num_visible: Tensor, block_size: int, topk_blocks: int
+) -> Tensor:
+    """Entries that later selections may choose from: bool [T, N], visible entries of the kept
+    blocks.
 
-    A block is `block_size` consecutive entries and scores as its best visible entry; the block of the
-    newest visible entry is always kept. num_visible int64 [T].
+    A block is `block_size` consecutive entries and scores as its best visible entry; the block of
+    the newest visible entry is always kept. num_visible int64 [T].
     """
     num_rows, num_entries = scores.shape
     entry = torch.arange(num_entries, device=scores.device)

@@ -1,4 +1,6 @@
-"""Matrix products of rows with weights. A weight kept in another dtype than the rows is cast for the call."""
+"""Matrix products of rows with weights. A weight kept in another dtype than the rows is cast for
+the call.
+"""
 
 from collections.abc import Callable
 
@@ -17,14 +19,16 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def linear_float32(x: Tensor, weight: Tensor) -> Tensor:
-    """As `linear`, with a float32 result that is never rounded to x's dtype (head, router, pair compressor)."""
+    """As `linear`, with a float32 result that is never rounded to x's dtype (head, router, pair
+    compressor).
+    """
     return F.linear(x.to(torch.float32), weight.to(torch.float32))
 
 
 def linear_quantised(
     x: Tensor, weight: Tensor, *, quantise: Callable[[Tensor], Tensor] = _keep
 ) -> Tensor:
-    """As `linear`, for a weight that the release stores in FP8; `quantise` rounds the rows first."""
+    """As `linear`, for weights that the release stores in FP8; `quantise` rounds rows first."""
     return linear(quantise(x), weight)
 
 

@@ -12,8 +12,8 @@ from deepinfer.kernels.reference.linear import _keep, linear
 def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor, Tensor]:
     """Experts of each row: ids int64 [T, topk], ascending, and weights float32 [T, topk].
 
-    logits float32 [T, E]; bias float32 [E] takes part in the choice only. The weights of a row sum to
-    `scale`.
+    logits float32 [T, E]; bias float32 [E] takes part in the choice only. The weights of a row sum
+    to `scale`.
     """
     score = torch.sqrt(F.softplus(logits))
     order = (score + bias).sort(dim=-1, descending=True, stable=True).indices
@@ -24,7 +24,9 @@ def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor
 
 
 def swiglu(gate: Tensor, up: Tensor, limit: float, weight: Tensor | None = None) -> Tensor:
-    """silu(gate) * up with gate clamped above and up on both sides, times `weight`; float32, one rounding."""
+    """silu(gate) * up with gate clamped above and up on both sides, times `weight`; float32, one
+    rounding.
+    """
     wide_gate = gate.to(torch.float32).clamp(max=limit)
     wide_up = up.to(torch.float32).clamp(-limit, limit)
     product = F.silu(wide_gate) * wide_up
@@ -42,10 +44,12 @@ def experts(
     *,
     quantise: Callable[[Tensor], Tensor] = _keep,
 ) -> Tensor:
-    """Weighted sum of each row's experts: [T, D] in x's dtype, added in float32 in ascending expert order.
+    """Weighted sum of each row's experts: [T, D] in x's dtype, added in float32 in ascending expert
+    order.
 
-    x [T, D]; ids int64 [T, k] ascending; weights float32 [T, k]; w1, w3 [E, I, D]; w2 [E, D, I]. The
-    routing weight is applied before w2. `quantise` rounds the input of each of the three products.
+    x [T, D]; ids int64 [T, k] ascending; weights float32 [T, k]; w1, w3 [E, I, D]; w2 [E, D, I].
+    The routing weight is applied before w2. `quantise` rounds the input of each of the three
+    products.
     """
     topk = ids.shape[1]
     # Rows sorted by expert, so that each expert is one product over its own rows.

@@ -12,10 +12,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the trailing channels of x [T, ..., C] by each row's angles; the others pass unchanged.
+    """Rotate the trailing channels of x [T, ..., C] by each row's angles; the others pass
+    unchanged.
 
-    cos, sin float32 [T, R]: the last 2R channels are R interleaved pairs (c, c + 1). The result has x's
-    dtype, rounded once.
+    cos, sin float32 [T, R]: the last 2R channels are R interleaved pairs (c, c + 1). The result has
+    x's dtype, rounded once.
     """
     pairs = cos.shape[-1]
     shape = (cos.shape[0], *(1,) * (x.dim() - 2), pairs)

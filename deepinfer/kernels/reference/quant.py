@@ -1,10 +1,12 @@
-"""FP8, FP4 and power-of-two scales: encode, decode, and the round trips of the caches (spec 13.2, 14).
+"""FP8, FP4 and power-of-two scales: encode, decode, and the round trips of the caches (spec 13.2,
+14).
 
-Two kinds of function. `encode_*` and `decode_*` deal with the formats of weights on disk. `round_trip_*`
-quantise and dequantise activations in one go, as the caches and the activation quantiser do, and pass
-gradients straight through. Knows nothing of files or layers.
+Two kinds of function. `encode_*` and `decode_*` deal with the formats of weights on disk.
+`round_trip_*` quantise and dequantise activations in one go, as the caches and the activation
+quantiser do, and pass gradients straight through. Knows nothing of files or layers.
 
-Every product formed here (an FP8 or FP4 value times a scale) is exact in bfloat16 and so in float32.
+Every product formed here (an FP8 or FP4 value times a scale) is exact in bfloat16 and so in
+float32.
 """
 
 from typing import Any
@@ -29,7 +31,9 @@ _BORDERS_TO_UPPER = (0.75, 1.75, 3.5)
 
 
 def decode_ue8m0(code: Tensor) -> Tensor:
-    """uint8 exponent codes -> float32 powers of two, 2**(code - 127). Code 255 is NaN, as in the format."""
+    """uint8 exponent codes -> float32 powers of two, 2**(code - 127). Code 255 is NaN, as in the
+    format.
+    """
     bits = code.to(torch.int32) << 23
     bits = torch.where(code == 0, 1 << 22, bits)  # 2**-127 is a subnormal float32
     return torch.where(code == 255, torch.nan, bits.view(torch.float32))
@@ -41,7 +45,9 @@ def encode_ue8m0(scale: Tensor) -> Tensor:
 
 
 def power_of_two_at_least(x: Tensor) -> Tensor:
-    """The smallest power of two >= x for normal float32 x > 0, exact by the float's own bits; NaN stays NaN."""
+    """The smallest power of two >= x for normal float32 x > 0, exact by the float's own bits; NaN
+    stays NaN.
+    """
     bits = (x.view(torch.int32) + 0x7FFFFF) & 0x7F800000
     return torch.where(x.isnan(), x, bits.view(torch.float32))
 
@@ -52,7 +58,7 @@ def round_to_fp8(x: Tensor) -> Tensor:
 
 
 def fp4_code(x: Tensor) -> Tensor:
-    """float32 -> uint8 e2m1 code (sign << 3 | magnitude), nearest, ties to even, +-6 at the ends."""
+    """float32 -> uint8 e2m1 code (sign << 3 | magnitude): nearest, ties to even, at most 6."""
     magnitude = x.abs()
     code = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
     for border in _BORDERS_TO_LOWER:
@@ -68,30 +74,39 @@ def fp4_value(code: Tensor) -> Tensor:
     return table[code.long()]
 
 
-# -- weights on disk ---------------------------------------------------------------------------------
+# -- weights on disk
+# ---------------------------------------------------------------------------------
 
 
 def decode_fp8(weight: Tensor, scale: Tensor) -> Tensor:
-    """FP8 e4m3 [R, C] with one scale per 32x32 block, float32 [ceil(R/32), ceil(C/32)] -> float32 [R, C]."""
+    """FP8 e4m3 [R, C] with one scale per 32x32 block, float32 [ceil(R/32), ceil(C/32)] -> float32
+    [R, C].
+    """
     rows, columns = weight.shape
     full = scale.repeat_interleave(FP8_GROUP, 0)[:rows].repeat_interleave(FP8_GROUP, 1)[:, :columns]
     return weight.to(torch.float32) * full
 
 
 def decode_fp8_rows(weight: Tensor, scale: Tensor) -> Tensor:
-    """FP8 e4m3 [..., C] with one scale per row and 32 channels, float32 [..., C/32] -> float32 [..., C]."""
+    """FP8 e4m3 [..., C] with one scale per row and 32 channels, float32 [..., C/32] -> float32
+    [..., C].
+    """
     return weight.to(torch.float32) * scale.repeat_interleave(FP8_GROUP, -1)
 
 
 def decode_fp4(packed: Tensor, scale: Tensor) -> Tensor:
-    """Packed e2m1, int8 [..., C/2] (even column in the low nibble), scale [..., C/32] -> float32 [..., C]."""
+    """Packed e2m1, int8 [..., C/2] (even column in the low nibble), scale [..., C/32] -> float32
+    [..., C].
+    """
     byte = packed.view(torch.uint8)
     codes = torch.stack((byte & 15, byte >> 4), -1).flatten(-2)
     return fp4_value(codes) * scale.repeat_interleave(MXFP4_GROUP, -1)
 
 
 def encode_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 [R, C] -> e4m3 [R, C] and uint8 scale codes [ceil(R/32), ceil(C/32)]; inverse of `decode_fp8`."""
+    """float32 [R, C] -> e4m3 [R, C] and uint8 scale codes [ceil(R/32), ceil(C/32)]; inverse of
+    `decode_fp8`.
+    """
     rows, columns = weight.shape
     pad = (-columns % FP8_GROUP, -rows % FP8_GROUP)
     blocks = torch.nn.functional.pad(weight, (0, pad[0], 0, pad[1]))
@@ -104,7 +119,9 @@ def encode_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def encode_fp8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 [..., C] -> e4m3 [..., C] and uint8 scale codes [..., C/32]; inverse of `decode_fp8_rows`."""
+    """float32 [..., C] -> e4m3 [..., C] and uint8 scale codes [..., C/32]; inverse of
+    `decode_fp8_rows`.
+    """
     groups = weight.unflatten(-1, (-1, FP8_GROUP))
     scale = power_of_two_at_least(groups.abs().amax(-1).clamp_min(FP8_FLOOR) / FP8_MAX)
     values = (groups / scale[..., None]).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
@@ -112,7 +129,9 @@ def encode_fp8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def encode_fp4(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 [..., C] -> packed int8 [..., C/2] and uint8 scale codes [..., C/32]; inverse of `decode_fp4`."""
+    """float32 [..., C] -> packed int8 [..., C/2] and uint8 scale codes [..., C/32]; inverse of
+    `decode_fp4`.
+    """
     groups = weight.unflatten(-1, (-1, MXFP4_GROUP))
     scale = power_of_two_at_least(groups.abs().amax(-1).clamp_min(MXFP4_FLOOR) / FP4_MAX)
     codes = fp4_code(groups / scale[..., None]).flatten(-2)
@@ -120,7 +139,8 @@ def encode_fp4(weight: Tensor) -> tuple[Tensor, Tensor]:
     return packed, encode_ue8m0(scale)
 
 
-# -- round trips of activations and caches -----------------------------------------------------------
+# -- round trips of activations and caches
+# -----------------------------------------------------------
 
 
 class _StraightThrough(torch.autograd.Function):

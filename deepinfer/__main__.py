@@ -1,0 +1,178 @@
+"""The command line: parses and calls, nothing else."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from deepinfer import __version__
+from deepinfer.config.words import ActQuant, Device, Dtype, WeightDtype
+from deepinfer.errors import DeepInferError
+
+app = typer.Typer(
+    name="deepinfer",
+    help='An inference engine for DeepSeek-V4.1-Flash. Start with: deepinfer generate "Hello"',
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# Random text has no end; a random toy that was given no limit stops here.
+_TOY_MAX_TOKENS = 64
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"deepinfer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def generate(
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROMPT]...", help="Texts to continue; without any, stdin is one."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Folder or Hugging Face id. Default: models/demo, else a random toy."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Read prompts from a file, one a line.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens to generate. Default: to the model's limit.")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(help="0 takes the likeliest token; higher is more varied.")
+    ] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw among the likeliest tokens that reach this probability.")
+    ] = 1.0,
+    top_k: Annotated[
+        int, typer.Option(help="Draw among this many likeliest tokens; 0 or -1 is all.")
+    ] = -1,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the end-of-sequence token.")
+    ] = False,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Most tokens of prompt and output together.")
+    ] = None,
+    device: Annotated[str, typer.Option(help=" | ".join(get_args(Device)))] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")
+    ] = "bfloat16",
+    weight_dtype: Annotated[
+        str, typer.Option(help=f"{' | '.join(get_args(WeightDtype))}: how weights are kept.")
+    ] = "auto",
+    act_quant: Annotated[
+        str,
+        typer.Option(
+            help=f"{' | '.join(get_args(ActQuant))}: round activations as the release does."
+        ),
+    ] = "off",
+    num_threads: Annotated[
+        int | None, typer.Option(help="CPU threads. Default: by the model's width.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a prompt instead of text.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")
+    ] = False,
+) -> None:
+    """Continue prompts and stream the text."""
+    from deepinfer.engine.loading import demo_folder
+    from deepinfer.entrypoints.llm import LLM
+    from deepinfer.sampling_params import MAX_TOKENS, SamplingParams
+    from deepinfer.tools import generate as tool
+
+    texts = tool.read_prompts(prompts or [], file, sys.stdin)
+    if max_tokens is None:
+        is_toy = model is None and demo_folder() is None
+        max_tokens = _TOY_MAX_TOKENS if is_toy else MAX_TOKENS
+    params = SamplingParams(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+    )
+    llm = LLM(
+        model,
+        may_download_large=yes,
+        report=_report,
+        device=device,
+        dtype=dtype,
+        weight_dtype=weight_dtype,
+        act_quant=act_quant,
+        max_model_len=max_model_len,
+        num_threads=num_threads,
+    )
+    raise typer.Exit(tool.generate(llm, texts, params, as_json=as_json))
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A checkpoint's folder.")],
+) -> None:
+    """Print a checkpoint against what its config.json asks for. Reads headers only."""
+    from deepinfer.tools import inspect as tool
+
+    raise typer.Exit(tool.main(folder))
+
+
+@app.command()
+def tiny(
+    folder: Annotated[
+        Path, typer.Argument(help="Where to write it; the folder must be empty or new.")
+    ],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+) -> None:
+    """Write a random toy checkpoint in the released format, tokenizer included."""
+    from deepinfer.tools import tiny as tool
+
+    raise typer.Exit(tool.main(folder, seed))
+
+
+@app.command()
+def selftest(
+    model: Annotated[
+        Path | None, typer.Option(help="A small checkpoint's folder. Default: a random toy.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu | cuda | npu")] = "cpu",
+) -> None:
+    """Check this machine: the network against a second implementation of the model."""
+    from deepinfer.tools import selftest as tool
+
+    raise typer.Exit(tool.main(model, device))
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Run the command line, which ends the process: 0, 1 for a refused prompt or a failed check, 2
+    for a wrong call or a model that cannot be loaded."""
+    try:
+        app()
+    except DeepInferError as error:
+        _report(f"error: {error}")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

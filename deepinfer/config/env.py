@@ -1,0 +1,99 @@
+"""The environment, read in one place: what is honoured, warned of, or refused.
+
+No other module reads os.environ. Names and treatment are data in `env_names.py`. A setting that is
+silently ignored is a wrong answer in waiting, so it is refused, and so is a name that nobody
+knows. Knows nothing of how the values are used.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal, cast
+
+from deepinfer.config.env_names import ENV_NAMES, EnvName
+from deepinfer.errors import ConfigError
+
+PREFIX = "DEEPINFER_"
+MODEL_DIR = "DEEPINFER_HF_MODEL_DIR"
+ACCELERATOR = "DEEPINFER_ACCELERATOR"
+
+Accelerator = Literal["nvidia", "ascend", "cpu"]
+
+_BY_NAME = {row.name: row for row in ENV_NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the environment says; None where it says nothing.
+
+    warnings: one line for each name that is set and has no effect here.
+    """
+
+    model_dir: Path | None
+    accelerator: Accelerator | None
+    warnings: tuple[str, ...]
+
+
+def environment() -> Environment:
+    """The process's own environment. Raises ConfigError as `read_environment` does."""
+    return read_environment(os.environ)
+
+
+def read_environment(environ: Mapping[str, str]) -> Environment:
+    """Check every name in `environ` that is ours to judge and return what is honoured.
+
+    An empty value counts as not set. Raises ConfigError naming the first name, in alphabetical
+    order, that is unknown, refused, or has a bad value.
+    """
+    found = {
+        name: environ[name]
+        for name in sorted(environ)
+        if environ[name] and (name.startswith(PREFIX) or name in _BY_NAME)
+    }
+    rows = [_known(name, value) for name, value in found.items()]
+    for row in rows:
+        _check_value(row, found[row.name])
+    model_dir = found.get(MODEL_DIR)
+    return Environment(
+        model_dir=Path(model_dir) if model_dir else None,
+        accelerator=cast(Accelerator | None, found.get(ACCELERATOR)),
+        warnings=tuple(
+            f"environment {row.name}: not used: {row.reason}"
+            for row in rows
+            if row.status == "not needed"
+        ),
+    )
+
+
+def _known(name: str, value: str) -> EnvName:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    near = get_close_matches(name, _BY_NAME, n=1)
+    raise ConfigError(
+        f"unknown name, set to {value!r}",
+        where=f"environment {name}",
+        hint=f"did you mean {near[0]}?" if near else "docs/environment.md lists all; unset it",
+    )
+
+
+def _check_value(row: EnvName, value: str) -> None:
+    """Raise unless `value` is one that this row accepts. "Not needed" accepts all."""
+    where = f"environment {row.name}"
+    if row.status == "honoured" and row.accepted and value not in row.accepted:
+        raise ConfigError(
+            f"value {value!r}, expected {_any_of(row.accepted)}",
+            where=where,
+            hint="set it to one of these, or unset it",
+        )
+    if row.status == "refused" and value not in row.accepted:
+        raise ConfigError(
+            f"value {value!r} cannot be honoured: {row.reason}",
+            where=where,
+            hint=f"unset it, or set it to {_any_of(row.accepted)}" if row.accepted else "unset it",
+        )
+
+
+def _any_of(values: tuple[str, ...]) -> str:
+    return " or ".join(filter(None, (", ".join(values[:-1]), values[-1])))

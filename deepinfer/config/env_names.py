@@ -1,0 +1,124 @@
+"""Every environment name of DeepInfer 0.1, and what this version does when it is set.
+
+Data only; `env.py` acts on it and docs/environment.md shows it. Knows nothing of the environment.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["honoured", "not needed", "refused"]
+
+OFF = ("0", "false", "False")  # with the empty value, all that DeepInfer takes for "no"
+ZERO = ("0", "0.0")
+ONE = ("1", "1.0")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvName:
+    """One name.
+
+    status: "honoured": it does what `reason` says. "not needed": answers, limits and outputs are
+        the same without it, for the given reason; a warning says so. "refused": to ignore it would
+        give something else than was asked for.
+    accepted: for "honoured" the only good values (none listed: any), for "refused" the values that
+        ask for what happens anyway.
+    """
+
+    name: str
+    status: Status
+    accepted: tuple[str, ...]
+    reason: str
+
+
+_NO_RANKS = "one process computes all: there are no ranks to talk to or to balance"
+_NO_GRAPHS = "no CUDA graphs are captured"
+_NO_DRAFTS = "generation does not use drafts yet"
+_NO_POOLS = "there are no shared pools yet: each sequence has a cache of its own"
+_NO_QUEUE = "prompts are computed one after the other: there is no scheduler yet"
+_NO_GRAMMAR = "there is no structured output yet"
+_NO_IMAGES = "there is no image input yet"
+_NO_CURVE = "no step times are measured or cached"
+_NO_STATISTICS = "no running statistics are logged yet"
+_FAKE_ROUTING = "it replaces the router's choice, and with it the answer"
+_NO_PROFILER = "there is no profiler to switch on, so what it would write would be missing"
+_FOREIGN_TEST = "it belongs to tests of kernels that are not part of this package"
+_ASCEND = "Ascend's own runtime reads it; this package does not"
+
+
+def _not_needed(reason: str, *names: str) -> tuple[EnvName, ...]:
+    return tuple(EnvName(f"DEEPINFER_{name}", "not needed", (), reason) for name in names)
+
+
+def _refused(name: str, accepted: tuple[str, ...], reason: str) -> EnvName:
+    return EnvName(f"DEEPINFER_{name}", "refused", accepted, reason)
+
+
+ENV_NAMES: tuple[EnvName, ...] = (
+    EnvName(
+        "DEEPINFER_HF_MODEL_DIR", "honoured", (), "the checkpoint when no model is given (--model)"
+    ),
+    EnvName(
+        "DEEPINFER_ACCELERATOR",
+        "honoured",
+        ("nvidia", "ascend", "cpu"),
+        "the device when none is given (--device): cuda, npu or cpu",
+    ),
+    _refused("COMPUTE_SUM_SMALLER_PROBS", OFF, "such probabilities are not returned"),
+    *_not_needed("nothing is compiled at run time", "JIT_CACHE_DIR"),
+    *_not_needed(
+        _NO_RANKS,
+        *("NCCL_NUM_SMS", "USERBUFFER_COMM_SMS", "GLOO_TIMEOUT", "REARRANGE_P2P_GROUPS"),
+        *("OVERRIDE_NUM_EXTRA_EXPERTS", "EXPERT_COUNT_WINDOW_SIZE"),
+        *("EXPERT_REARRANGEMENT_STEP_INTERVAL", "REARRANGE_AFTER_PREFILL_IN_NORMAL_ENGINE"),
+        *("MOE_LB_STAT_INTERVAL", "SHOW_EPLB_DETAIL", "NCCL_MEMORY_SAMPLE_INTERVAL_STEPS"),
+        *("PREFILL_ATTEMPT_INTERVAL", "PREFILL_ANY_ATTEMPT_INTERVAL"),
+    ),
+    _refused("FORCE_IMBALANCE_RATIO", ZERO, _FAKE_ROUTING),
+    _refused("FORCE_LOAD_BALANCE", OFF, _FAKE_ROUTING),
+    _refused("INDEX_ATTN_MEMORY_LIMIT", (), "index scores take what they need: no limit is kept"),
+    _refused("USE_NEXTN_DECODE", ("0",), _NO_DRAFTS),
+    _refused("ENABLE_MTP_VARLEN", OFF, _NO_DRAFTS),
+    _refused("DFLASH_CONFIDENCE_HEAD_TEMPERATURE", ONE, "confidences are not scaled"),
+    *_not_needed(_NO_DRAFTS, "MAX_BACKTRACKING_TOKENS"),
+    _refused("ENGRAM_PAD_TOKEN", (), "config.json says which it is: engram_pad_token_id"),
+    *_not_needed(
+        "Engram's rows are read from the checkpoint's own file", "ENGRAM_FORCE_GPU_STORAGE"
+    ),
+    _refused("SAMPLER_FORCE_TOPK", ("0",), "say it for each request: top_k"),
+    _refused("DECODE_TOKEN_BLACKLIST", (), "tokens cannot be forbidden for all requests yet"),
+    *_not_needed(
+        _NO_GRAPHS,
+        *("ENFORCE_EAGER", "CUDAGRAPH_BATCH_SIZE_INTERVAL"),
+        *("DFLASH_ENFORCE_EAGER", "DFLASH_CUDAGRAPH_BATCH_SIZE_INTERVAL"),
+    ),
+    *_not_needed(_NO_CURVE, "DECODE_PERF_CACHE_DIR", "DECODE_PERF_CACHE_TTL_SEC"),
+    *_not_needed(
+        _NO_POOLS,
+        *("NUM_STATE_SLOTS_RATIO", "PREFILL_STORE_EXTRA_STATE", "PREFILL_STORE_EXTRA_SIZE"),
+    ),
+    *_not_needed(
+        _NO_GRAMMAR,
+        *("XGRAMMAR_DEBUG", "XGRAMMAR_TIMEOUT", "XGRAMMAR_DISABLE_CACHE"),
+        *("XGRAMMAR_CACHE_LIMIT_BYTES", "SO_BUILDER_CPUS"),
+    ),
+    *_not_needed(_NO_QUEUE, "PREFILL_MAX_SUM_SEQLEN_K", "ZERO_OVERHEAD_SCHEDULING"),
+    *_not_needed(_NO_STATISTICS, "LOGGING_INTERVAL_STEP", "RINGBUFFER_WARNING_INTERVAL"),
+    *_not_needed("Python's own garbage collection is left alone", "GC_INTERVAL_STEP"),
+    _refused("YOCO_PREFILL_TRUNCATION_MODE", ("off",), "every layer computes every row"),
+    *_not_needed("every layer computes every row", "YOCO_PREFILL_KEEP_TOKENS"),
+    *_not_needed("each sequence is computed alone: always so", "BATCH_INVARIANT"),
+    *_not_needed("there is no such guard", "DISABLE_SYNC_GUARD"),
+    _refused("PROFILE_TORCH_CUDA_MEMORY", OFF, _NO_PROFILER),
+    _refused("ENABLE_MEMORY_TRACING", OFF, _NO_PROFILER),
+    _refused("PROFILE_HTTP_ENABLE", OFF, _NO_PROFILER),
+    *_not_needed("there is no profiler", "PROFILE_HTTP_PORT_BASE", "TORCH_PROFILER_DIR"),
+    *_not_needed(
+        _NO_IMAGES,
+        *("USE_MULTIMODAL_POOL", "MULTIMODAL_POOL_SIZE_GB"),
+        *("MULTI_MODAL_BUFFER_SIZE", "MULTI_MODAL_WORKER_TIMEOUT"),
+    ),
+    *_not_needed("there is no C++ part", "CPP_LOG_LEVEL"),
+    *_not_needed(_FOREIGN_TEST, "FUSED_SAMPLE_STRESS_TEST", "FUSED_SAMPLE_DETAIL_LOG"),
+    EnvName("ASCEND_LAUNCH_BLOCKING", "not needed", (), _ASCEND),
+    EnvName("ASCEND_SLOG_PRINT_TO_STDOUT", "not needed", (), _ASCEND),
+)

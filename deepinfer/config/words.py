@@ -1,0 +1,8 @@
+"""The words that options take."""
+
+from typing import Literal
+
+Device = Literal["auto", "cpu", "cuda", "npu"]
+Dtype = Literal["bfloat16", "float32"]
+WeightDtype = Literal["auto", "bfloat16", "float32"]
+ActQuant = Literal["off", "fp8"]

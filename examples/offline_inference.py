@@ -1,0 +1,31 @@
+"""Offline inference: the perplexity of a text, and text that follows a prompt.
+
+DEEPINFER_HF_MODEL_DIR names the model's folder (default: the demo model, or a random toy);
+DEEPINFER_ACCELERATOR is nvidia, ascend or cpu (default: what is there).
+"""
+
+import math
+from pathlib import Path
+
+from deepinfer import LLM, SamplingParams
+from deepinfer.config.env import environment
+
+TEXT = Path(__file__).with_name("text.txt").read_text(encoding="utf-8")
+PROMPTS = ["The old bridge", "Every morning the baker", "Two and two"]
+
+
+def main() -> None:
+    """Print both."""
+    folder = environment().model_dir
+    with LLM(str(folder) if folder else None) as llm:
+        logprobs = llm.prompt_logprobs(llm.get_tokenizer().encode(TEXT))
+        perplexity = math.exp(-sum(logprobs) / len(logprobs))
+        print(f"perplexity of examples/text.txt: {perplexity:.2f} over {len(logprobs)} tokens")
+
+        params = SamplingParams(temperature=0.7, max_tokens=32, seed=0)
+        for output in llm.generate(PROMPTS, params):
+            print(f"{output.prompt!r} -> {output.text!r}")
+
+
+if __name__ == "__main__":
+    main()

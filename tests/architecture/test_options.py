@@ -1,0 +1,70 @@
+"""The command line, option by option. A new one is a promise, so it is a decision."""
+
+import click
+import pytest
+import typer.main
+
+from deepinfer.__main__ import app
+from tests.architecture.tree import ROOT
+
+COMMANDS = {
+    "generate": [
+        *("PROMPTS", "--model", "--file", "--max-tokens", "--temperature", "--top-p", "--top-k"),
+        *("--seed", "--ignore-eos", "--max-model-len", "--device", "--dtype", "--weight-dtype"),
+        *("--act-quant", "--num-threads", "--json", "--yes"),
+    ],
+    "inspect": ["FOLDER"],
+    "tiny": ["FOLDER", "--seed"],
+    "selftest": ["--model", "--device"],
+}
+GLOBAL = ["--version"]
+
+
+def options(command: click.Command) -> list[str]:
+    """Options by their spelling, arguments by their name in capitals."""
+    return [
+        name
+        for parameter in command.params
+        for name in (
+            parameter.opts if parameter.opts[0].startswith("-") else [parameter.opts[0].upper()]
+        )
+    ]
+
+
+def program() -> click.Group:
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    return group
+
+
+def test_commands() -> None:
+    """A command comes or goes by accident."""
+    assert list(program().commands) == list(COMMANDS)
+    assert options(program()) == GLOBAL
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_of(name: str) -> None:
+    """An option comes or goes by accident, or changes its spelling under its users."""
+    assert options(program().commands[name]) == COMMANDS[name]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_explains_itself(name: str) -> None:
+    """`--help` shows a name and nothing else."""
+    command = program().commands[name]
+    assert command.help
+    assert all(getattr(parameter, "help", None) for parameter in command.params)
+
+
+def test_readme_shows_every_option() -> None:
+    """The table in README.md misses an option, or shows one that is gone."""
+    table = (ROOT / "README.md").read_text()
+    shown = {word for row in table.splitlines() if row.startswith("| `") for word in words(row)}
+    real = {option for names in COMMANDS.values() for option in names if option.startswith("--")}
+    assert {word for word in shown if word.startswith("--")} == real | set(GLOBAL)
+
+
+def words(row: str) -> list[str]:
+    """The words of a table row, without punctuation."""
+    return row.replace("`", " ").replace(",", " ").replace("|", " ").replace("[", " ").split()

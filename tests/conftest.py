@@ -1,0 +1,43 @@
+"""Fixtures for every test: the toy checkpoint, the released configuration."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from deepinfer.checkpoint.tiny import write_tiny
+from deepinfer.config.model import ModelConfig, parse_model_config, read_model_config
+
+RELEASED = Path(__file__).parent / "released_config.json"
+
+# One thread: the order of summation, and so every bit, is the same on every machine.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy checkpoint with tokenizer, seed 0. Shared: copy it before changing it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tiny_dir: Path) -> ModelConfig:
+    """The configuration of `tiny_dir`."""
+    return read_model_config(tiny_dir)
+
+
+@pytest.fixture
+def released_json() -> dict[str, Any]:
+    """The released config.json as parsed JSON, a fresh copy for each test."""
+    content: dict[str, Any] = json.loads(RELEASED.read_text(encoding="utf-8"))
+    return content
+
+
+@pytest.fixture(scope="session")
+def released_config() -> ModelConfig:
+    """The released configuration."""
+    return parse_model_config(json.loads(RELEASED.read_text(encoding="utf-8")))

@@ -1,0 +1,173 @@
+"""What the numerical tests run: networks and oracles built from one checkpoint, and recordings.
+
+Everything goes through the project's own loader and `build_network`; nothing here computes.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer.checkpoint.load import Checkpoint, open_checkpoint
+from deepinfer.config.model import ModelConfig, read_model_config
+from deepinfer.kernels.kernelset import KernelSet, load_kernels
+from deepinfer.model.batch import FreshStore, GrowingStore, make_batch
+from deepinfer.model.network import Hidden, Network
+from deepinfer.oracle.model import Oracle
+from deepinfer.tokenizer.compress import build_token_map
+from deepinfer.worker.build import build_network
+from tests.golden.goldens import load_golden
+
+DTYPES = {"fp32": torch.float32, "fp32_noqdq": torch.float32, "bf16": torch.bfloat16}
+
+
+def without_round_trips(kernels: KernelSet) -> KernelSet:
+    """The caches keep what they are given: no rounding decides anything any more."""
+
+    def keep(x: Tensor) -> Tensor:
+        return x
+
+    return replace(kernels, round_trip_window=keep, round_trip_entry=keep, round_trip_index=keep)
+
+
+def kernels_of(mode: str) -> KernelSet:
+    """The ops of a mode of the goldens: fp32, fp32_noqdq or bf16."""
+    kernels = load_kernels()
+    return without_round_trips(kernels) if mode == "fp32_noqdq" else kernels
+
+
+@dataclass(frozen=True)
+class Source:
+    """One checkpoint, open: it makes networks and oracles. `config` may be another than its own."""
+
+    config: ModelConfig
+    checkpoint: Checkpoint
+    token_map: list[int]
+
+    def network(self, mode: str = "fp32", kernels: KernelSet | None = None) -> Network:
+        kernels = kernels or kernels_of(mode)
+        return build_network(
+            self.config, self.checkpoint, self.token_map, kernels, dtype=DTYPES[mode]
+        )
+
+    def oracle(self, mode: str = "fp32") -> Oracle:
+        tensors = {name: self.checkpoint.raw(name) for name in self.checkpoint.index.specs}
+        return Oracle(
+            self.config,
+            tensors,
+            self.token_map,
+            dtype=DTYPES[mode],
+            cache_round_trip=mode != "fp32_noqdq",
+        )
+
+
+def open_source(folder: Path) -> Source:
+    """The checkpoint of a folder, with the token map of its tokenizer."""
+    config = read_model_config(folder)
+    token_map = build_token_map(folder / "tokenizer.json").tolist()
+    return Source(config, open_checkpoint(folder, config), token_map)
+
+
+@cache
+def golden_source(name: str) -> Source:
+    return open_source(load_golden(name).config_dir)
+
+
+@cache
+def golden_network(name: str, mode: str = "fp32") -> Network:
+    return golden_source(name).network(mode)
+
+
+class Call(NamedTuple):
+    """One call of a module."""
+
+    inputs: tuple[Any, ...]
+    output: Any
+
+
+@contextmanager
+def recording(network: nn.Module) -> Iterator[dict[str, list[Call]]]:
+    """Record every call of every submodule, by its name, while the context lasts."""
+    calls: dict[str, list[Call]] = {}
+
+    def recorder(name: str) -> Callable[..., None]:
+        def record(_module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            calls.setdefault(name, []).append(Call(inputs, output))
+
+        return record
+
+    hooks = [
+        module.register_forward_hook(recorder(name))
+        for name, module in network.named_modules()
+        if name
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class KeepingStore(FreshStore):
+    """A FreshStore that remembers the entries and index keys of each layer."""
+
+    def __init__(self) -> None:
+        self.kept_entries: dict[int, Tensor] = {}
+        self.kept_keys: dict[int, Tensor] = {}
+
+    def entries(self, layer_id: int, entries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        self.kept_entries[layer_id], self.kept_keys[layer_id] = entries, keys
+        return entries, keys
+
+
+@torch.no_grad()
+def run_whole(network: Network, token_ids: Tensor) -> Tensor:
+    """int64 [B, S] -> logits [B, S, vocab]."""
+    return network(token_ids)
+
+
+@torch.no_grad()
+def run_in_chunks(network: Network, token_ids: Tensor, cuts: list[int]) -> Tensor:
+    """int64 [B, S] in forwards that end at each of `cuts` and at S -> logits [B, S, vocab]."""
+    num_sequences, length = token_ids.shape
+    store = GrowingStore(num_sequences)
+    logits, start = [], 0
+    for end in [*cuts, length]:
+        batch = make_batch(network.setup.config, token_ids[:, :end], start)
+        final = network.run(batch, store).final
+        logits.append(network.head(final).unflatten(0, (num_sequences, -1)))
+        start = end
+    return torch.cat(logits, 1)
+
+
+def every(step: int, length: int) -> list[int]:
+    """The cuts of chunks of `step` tokens: every(3, 8) -> [3, 6]."""
+    return list(range(step, length, step))
+
+
+@torch.no_grad()
+def run_greedily(network: Network, prompt: list[int], num_tokens: int) -> list[int]:
+    """Generate as an engine does: the prompt in one forward, then one token a forward."""
+    store, tokens, start = GrowingStore(1), list(prompt), 0
+    while len(tokens) < len(prompt) + num_tokens:
+        batch = make_batch(network.setup.config, torch.tensor([tokens]), start)
+        final = network.run(batch, store).final
+        start = len(tokens)
+        tokens.append(int(network.head(final[-1]).argmax()))
+    return tokens[len(prompt) :]
+
+
+@torch.no_grad()
+def run_recorded(
+    network: Network, token_ids: Tensor
+) -> tuple[Hidden, KeepingStore, dict[str, list[Call]]]:
+    """One sequence int64 [S], with all that its forward computed on the way."""
+    store = KeepingStore()
+    with recording(network) as calls:
+        hidden = network.run(make_batch(network.setup.config, token_ids[None]), store)
+    return hidden, store, calls

@@ -1,0 +1,109 @@
+"""The environment: what is honoured works, what is not is refused or warned of, by name."""
+
+from pathlib import Path
+
+import pytest
+
+from deepinfer.config.env import Environment, read_environment
+from deepinfer.config.env_names import ENV_NAMES, EnvName
+from deepinfer.errors import ConfigError
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "environment.md"
+REFUSED = [row for row in ENV_NAMES if row.status == "refused"]
+NOT_NEEDED = [row for row in ENV_NAMES if row.status == "not needed"]
+# Values that ask for something else than "off", whatever the name.
+STRONG_VALUES = ("1.5", "yes", "mask", "7,10..12")
+
+
+def by_name(row: EnvName) -> str:
+    return row.name
+
+
+def test_empty_environment_says_nothing() -> None:
+    """A default sneaks in where the user said nothing."""
+    assert read_environment({"PATH": "/bin"}) == Environment(None, None, ())
+
+
+@pytest.mark.parametrize("accelerator", ["nvidia", "ascend", "cpu"])
+def test_honoured_names(accelerator: str) -> None:
+    """An honoured name is read under another spelling, or not at all."""
+    found = read_environment(
+        {"DEEPINFER_HF_MODEL_DIR": "models/x", "DEEPINFER_ACCELERATOR": accelerator}
+    )
+    assert found == Environment(Path("models/x"), accelerator, ())
+
+
+@pytest.mark.parametrize("value", ["NVIDIA", "cuda", "0", " cpu"])
+def test_bad_value_of_an_honoured_name(value: str) -> None:
+    """A misspelt accelerator falls back to the default in silence."""
+    with pytest.raises(ConfigError, match="nvidia, ascend or cpu") as caught:
+        read_environment({"DEEPINFER_ACCELERATOR": value})
+    assert caught.value.where == "environment DEEPINFER_ACCELERATOR"
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=by_name)
+@pytest.mark.parametrize("value", STRONG_VALUES)
+def test_refused_by_name(row: EnvName, value: str) -> None:
+    """A setting that would change the answer is ignored."""
+    with pytest.raises(ConfigError, match=value) as caught:
+        read_environment({row.name: value})
+    assert caught.value.where == f"environment {row.name}"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=by_name)
+def test_accepted_values_of_refused_names(row: EnvName) -> None:
+    """A script that switches off what is off anyway does not start."""
+    for value in (*row.accepted, ""):
+        assert read_environment({row.name: value}) == Environment(None, None, ())
+
+
+@pytest.mark.parametrize("name", ["COMPUTE_SUM_SMALLER_PROBS", "ENABLE_MTP_VARLEN"])
+@pytest.mark.parametrize("value", ["off", "no", "FALSE", "1"])
+def test_bool_rule(name: str, value: str) -> None:
+    """Only 0, empty, false and False are no: "off" and "FALSE" are yes to DeepInfer, and to us."""
+    with pytest.raises(ConfigError):
+        read_environment({f"DEEPINFER_{name}": value})
+
+
+@pytest.mark.parametrize("row", NOT_NEEDED, ids=by_name)
+def test_not_needed_warns(row: EnvName) -> None:
+    """A user tunes what is not there and never hears of it, or cannot start because of it."""
+    for value in ("0", "1", "anything"):
+        (warning,) = read_environment({row.name: value}).warnings
+        assert row.name in warning
+        assert row.reason in warning
+    assert read_environment({row.name: ""}).warnings == ()
+
+
+def test_unknown_name_is_refused_with_the_nearest() -> None:
+    """A typing mistake in a name is a setting silently ignored."""
+    with pytest.raises(ConfigError) as caught:
+        read_environment({"DEEPINFER_ACELERATOR": "cpu"})
+    assert caught.value.where == "environment DEEPINFER_ACELERATOR"
+    assert "DEEPINFER_ACCELERATOR" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"environment\.md"):
+        read_environment({"DEEPINFER_" + "Q" * 20: "1"})
+
+
+def test_names_of_others_are_left_alone() -> None:
+    """We refuse to start because of a name that is none of our business."""
+    assert read_environment({"ASCEND_HOME_PATH": "1", "XDEEPINFER_A": "1"}).warnings == ()
+
+
+def test_no_name_twice() -> None:
+    """The second row of a name is never looked at."""
+    assert len({row.name for row in ENV_NAMES}) == len(ENV_NAMES)
+
+
+def test_document_shows_every_row() -> None:
+    """docs/environment.md and the code drift apart."""
+    lines = [
+        line for line in DOCUMENT.read_text().splitlines() if line.startswith(("| DEEP", "| ASC"))
+    ]
+    assert lines == [document_line(row) for row in ENV_NAMES]
+
+
+def document_line(row: EnvName) -> str:
+    accepted = ", ".join(row.accepted) or ("none" if row.status == "refused" else "any")
+    return f"| {row.name} | {row.status} | {accepted} | {row.reason} |"
