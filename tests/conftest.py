@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from deepinfer.checkpoint.inventory import inventory
 from deepinfer.checkpoint.tiny import write_tiny
 from deepinfer.config.model import ModelConfig, parse_model_config, read_model_config
+from tests.shards import INDEX, clone, write_sparse
 
 RELEASED = Path(__file__).parent / "released_config.json"
 
@@ -31,6 +33,12 @@ def tiny_config(tiny_dir: Path) -> ModelConfig:
 
 
 @pytest.fixture
+def tiny_copy(tiny_dir: Path, tmp_path: Path) -> Path:
+    """A copy of the toy checkpoint that the test may damage."""
+    return clone(tiny_dir, tmp_path)
+
+
+@pytest.fixture
 def released_json() -> dict[str, Any]:
     """The released config.json as parsed JSON, a fresh copy for each test."""
     content: dict[str, Any] = json.loads(RELEASED.read_text(encoding="utf-8"))
@@ -41,3 +49,18 @@ def released_json() -> dict[str, Any]:
 def released_config() -> ModelConfig:
     """The released configuration."""
     return parse_model_config(json.loads(RELEASED.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="session")
+def released_dir(tmp_path_factory: pytest.TempPathFactory, released_config: ModelConfig) -> Path:
+    """A checkpoint of the released size in eight files, all of zeros that take no space."""
+    folder = tmp_path_factory.mktemp("released")
+    specs = list(inventory(released_config).values())
+    weight_map: dict[str, str] = {}
+    for i in range(8):
+        file = f"model-{i}.safetensors"
+        write_sparse(folder / file, specs[i::8])
+        weight_map.update((spec.name, file) for spec in specs[i::8])
+    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    (folder / "config.json").write_bytes(RELEASED.read_bytes())
+    return folder

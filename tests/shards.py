@@ -1,14 +1,23 @@
 """Takes checkpoint folders apart and puts them together wrongly, for tests.
 
-Written without the package's own reader and writer, so that a fault common to both would show.
+Files are read and written here without the package, so that a fault common to its reader and writer
+would show.
 """
 
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from deepinfer.checkpoint.formats import TensorSpec
+from deepinfer.checkpoint.index import open_index
+from deepinfer.config.model import ModelConfig
+from deepinfer.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
 
@@ -93,3 +102,25 @@ def shard_of(folder: Path, name: str) -> Path:
 def clone(folder: Path, to: Path) -> Path:
     """A copy that may be damaged."""
     return shutil.copytree(folder, to / "checkpoint")
+
+
+def write_sparse(path: Path, specs: Iterable[TensorSpec]) -> None:
+    """A file of all tensors in `specs`, zeros that take no space on the disk."""
+    header: dict[str, Any] = {}
+    offset = 0
+    for spec in sorted(specs, key=lambda spec: {"F32": 0, "BF16": 1}.get(spec.dtype, 2)):
+        span = [offset, offset + spec.num_bytes]
+        header[spec.name] = {"dtype": spec.dtype, "shape": spec.shape, "data_offsets": span}
+        offset = span[1]
+    join(path, header, b"")
+    os.truncate(path, path.stat().st_size + offset)
+
+
+def refused(folder: Path, config: ModelConfig, *words: str) -> CheckpointError:
+    """The error of opening `folder`; it must hold every one of `words` and a way out."""
+    with pytest.raises(CheckpointError) as caught:
+        open_index(folder, config)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+    assert caught.value.hint
+    return caught.value

@@ -1,53 +1,107 @@
-"""Logits -> tokens (DESIGN: Gumbel-max). Every row on its own; ties go to the lowest id."""
+"""Logits -> tokens by the Gumbel-max trick. Every row on its own; ties go to the lowest id.
 
+Knows temperatures, filters and noise. Does not know penalties or log-probabilities.
+
+A row has the same bits alone and in any batch, on any device whose exp and log depend on their
+argument alone: all else is a comparison, or a sum of whole numbers, whose order does not matter.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from deepinfer.sampling.noise import gumbel_noise
 
+# Probabilities as whole numbers, the likeliest token's being 2**44: a vocabulary of 2**18 sums up
+# without overflow, and less than 2e-8 of the total is rounded away.
+_ONE = 2**44
+
+Numbers = npt.ArrayLike  # one for all rows, or one a row; on the host, where the branches are taken
+
 
 def greedy(logits: Tensor) -> Tensor:
     """The likeliest token of each row, the lowest id on a tie: float32 [T, V] -> int64 [T]."""
-    best = logits.amax(-1, keepdim=True)
-    ids = torch.arange(logits.shape[-1], device=logits.device)
-    return torch.where(logits == best, ids, logits.shape[-1]).amin(-1)
+    return logits.max(-1).indices
 
 
 def draw(
     logits: Tensor,
     *,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    seed: Tensor,
-    choice: Tensor,
-    position: Tensor,
+    temperature: Numbers,
+    top_k: Numbers = -1,
+    top_p: Numbers = 1.0,
+    min_p: Numbers = 0.0,
+    seed: Numbers,
+    choice: Numbers,
+    position: Numbers,
 ) -> Tensor:
     """A token of each row from the filtered distribution: float32 [T, V] -> int64 [T].
 
-    seed, choice, position: int64 [T], see `gumbel_noise`. The argmax of log-probability plus Gumbel
-    noise is a draw from the distribution.
+    temperature: above 0. top_k, top_p, min_p: see `filter_logits`. seed, choice, position: see
+    `gumbel_noise`. The argmax of log-probability plus Gumbel noise is a draw from the distribution.
     """
-    kept = filter_logits(logits.to(torch.float64) / temperature, top_k, top_p)
-    return greedy(kept + gumbel_noise(seed, choice, position, logits.shape[-1]))
+    num_rows, vocab_size = logits.shape
+    if num_rows == 0:
+        return torch.empty(0, dtype=torch.int64, device=logits.device)
+    tempered = logits.to(torch.float64) / _column(temperature, logits)
+    kept = filter_logits(tempered, top_k, top_p, min_p)
+    seeds, choices, positions = (_column(x, logits)[:, 0] for x in (seed, choice, position))
+    return greedy(kept + gumbel_noise(seeds, choices, positions, vocab_size))
 
 
-def filter_logits(logits: Tensor, top_k: int, top_p: float) -> Tensor:
-    """-inf for tokens that do not take part: first top_k, then top_p among what is left; one always
-    stays.
+def filter_logits(logits: Tensor, top_k: Numbers, top_p: Numbers, min_p: Numbers = 0.0) -> Tensor:
+    """-inf for tokens that do not take part: float64 [T, V]. The likeliest always does.
 
-    top_p keeps the likeliest tokens, as many as are needed to reach top_p of the probability that
-    top_k left. Among equal logits the lower id ranks first.
+    First top_k, then top_p among what is left, then min_p; top_k of 0, -1 or more than there are,
+    top_p of 1 and min_p of 0 are off, and rows with all off are as they were. top_p keeps the
+    likeliest tokens, as many as are needed to reach top_p of the probability that top_k left.
+    min_p keeps tokens at least min_p times as probable as the likeliest. Among equal logits the
+    lower id ranks first.
     """
-    vocab_size = logits.shape[-1]
-    if not 0 < top_k < vocab_size and top_p >= 1.0:
+    num_rows, vocab_size = logits.shape
+    k, p, least = (np.broadcast_to(np.asarray(x), num_rows) for x in (top_k, top_p, min_p))
+    k = np.where((k < 1) | (k > vocab_size), vocab_size, k)
+    kept = _on_rows(np.flatnonzero((k < vocab_size) | (p < 1.0)), _keep_likeliest, logits, k, p)
+    return _on_rows(np.flatnonzero(least > 0.0), _keep_probable, kept, least)
+
+
+def _on_rows(
+    rows: np.ndarray, keep: Callable[..., Tensor], logits: Tensor, *numbers: np.ndarray
+) -> Tensor:
+    """`keep` for some of the rows, with their numbers; the others cost nothing."""
+    if rows.size == 0:
         return logits
-    ranked, order = logits.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(vocab_size, device=logits.device)
-    if 0 < top_k < vocab_size:
-        ranked = ranked.masked_fill(rank >= top_k, -torch.inf)
-    if top_p < 1.0:
-        probability = ranked.softmax(-1)
-        before = probability.cumsum(-1) - probability
-        ranked = ranked.masked_fill((before >= top_p) & (rank > 0), -torch.inf)
-    return torch.empty_like(logits).scatter_(-1, order, ranked)
+    place = torch.tensor(rows, device=logits.device)
+    return logits.index_copy(0, place, keep(logits[place], *(number[rows] for number in numbers)))
+
+
+def _keep_likeliest(logits: Tensor, top_k: np.ndarray, top_p: np.ndarray) -> Tensor:
+    """Both filters keep a beginning of the ranking, so they come down to a number of tokens."""
+    k, p = _column(top_k, logits), _column(top_p, logits)
+    ranked = logits.topk(int(top_k.max()), dim=-1).values
+    rank = torch.arange(ranked.shape[-1], device=logits.device)
+    mass = (torch.exp(ranked - ranked[:, :1]) * _ONE).to(torch.int64).masked_fill(rank >= k, 0)
+    before = mass.cumsum(-1) - mass
+    # At a top_p of 1 only rounding could leave a token out.
+    within_p = (before < p * mass.sum(-1, keepdim=True)) | (p >= 1.0)
+    count = ((rank < k) & within_p).sum(-1, keepdim=True).clamp(min=1)
+    last = ranked.gather(-1, count - 1)
+    above, equal = logits > last, logits == last
+    room = count - above.sum(-1, keepdim=True)
+    return logits.masked_fill(~(above | equal & (equal.cumsum(-1) <= room)), -torch.inf)
+
+
+def _keep_probable(logits: Tensor, min_p: np.ndarray) -> Tensor:
+    of_best = torch.exp(logits - logits.amax(-1, keepdim=True))
+    return logits.masked_fill(of_best < _column(min_p, logits), -torch.inf)
+
+
+def _column(numbers: Numbers, like: Tensor) -> Tensor:
+    """One number a row, [T, 1], real numbers as float64."""
+    array = np.asarray(numbers)
+    wide = array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+    per_row = np.broadcast_to(wide, len(like))
+    return torch.tensor(per_row, device=like.device)[:, None]

@@ -12,7 +12,10 @@ from tests.architecture.tree import ROOT, python_files
 FORBIDDEN = ("torch", "triton", "xgrammar", "transformers")
 HOST = ("config", "tokenizer", "errors", "logs", "sampling_params", "outputs")
 # Torch-free as well, though in layers of the device world: checking a checkpoint must be cheap.
-ALSO_FREE = ("checkpoint.inventory", "checkpoint.index", "checkpoint.compare", "tools.inspect")
+ALSO_FREE = (
+    *("checkpoint.inventory", "checkpoint.index", "checkpoint.compare", "checkpoint.source"),
+    "tools.inspect",
+)
 IMPORT_S = 0.3
 
 REPORT = """

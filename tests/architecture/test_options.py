@@ -1,8 +1,8 @@
 """The command line, option by option. A new one is a promise, so it is a decision."""
 
-import click
 import pytest
 import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 from deepinfer.__main__ import app
 from tests.architecture.tree import ROOT
@@ -20,7 +20,7 @@ COMMANDS = {
 GLOBAL = ["--version"]
 
 
-def options(command: click.Command) -> list[str]:
+def options(command: TyperCommand | TyperGroup) -> list[str]:
     """Options by their spelling, arguments by their name in capitals."""
     return [
         name
@@ -31,9 +31,9 @@ def options(command: click.Command) -> list[str]:
     ]
 
 
-def program() -> click.Group:
+def program() -> TyperGroup:
     group = typer.main.get_command(app)
-    assert isinstance(group, click.Group)
+    assert isinstance(group, TyperGroup)
     return group
 
 

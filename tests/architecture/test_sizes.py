@@ -18,6 +18,7 @@ GOLDEN_BYTES = 15_000_000
 # Files that may be longer than their folder allows, and why.
 LONGER = {
     "deepinfer/config/model.py": (350, "a line for each key of config.json, as type and as check"),
+    "deepinfer/oracle/model.py": (800, "the whole model in one file, to be read from the top"),
 }
 
 CODE = python_files("deepinfer", "examples", "tests")
@@ -35,14 +36,16 @@ def ordinary_lines(path: Path) -> int:
 def test_file_length(path: Path) -> None:
     """A file grows until nobody reads it whole."""
     limit, _ = LONGER.get(path.as_posix(), (ordinary_lines(path), ""))
-    assert len(read(path).splitlines()) <= limit
+    num_lines = len(read(path).splitlines())
+    assert num_lines <= limit
 
 
 @pytest.mark.parametrize("name", LONGER)
 def test_exceptions_are_still_needed(name: str) -> None:
     """An exception outlives its file, or its need."""
     path = Path(name)
-    assert len(read(path).splitlines()) > ordinary_lines(path)
+    num_lines = len(read(path).splitlines())
+    assert num_lines > ordinary_lines(path)
 
 
 @pytest.mark.parametrize("path", CODE, ids=by_path)

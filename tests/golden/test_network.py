@@ -6,24 +6,20 @@ forward hooks, so production code knows nothing of these tests.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from deepinfer.model.batch import make_batch
-from deepinfer.model.draft import DraftStore, Proposal, draft_batch
-from deepinfer.model.network import Hidden
 from tests.golden.goldens import PROMPTS, assert_close, load_golden
 from tests.laws.networks import (
-    Call,
-    KeepingStore,
+    Drafted,
+    Seen,
     golden_network,
     golden_source,
-    recording,
+    run_draft,
     run_greedily,
     run_recorded,
     run_whole,
@@ -39,26 +35,9 @@ DRAFT_CASES = [(name, prompt) for name in PROMPTS for prompt in ("p17", "p40")]
 SHORT_PROMPTS = [(name, index) for name in PROMPTS for index in range(3)]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """All that one forward over a golden prompt computed."""
-
-    hidden: Hidden
-    store: KeepingStore
-    calls: dict[str, list[Call]]
-
-    def output(self, module: str) -> Any:
-        (call,) = self.calls[module]
-        return call.output
-
-    def input(self, module: str) -> Tensor:
-        (call,) = self.calls[module]
-        return call.inputs[0]
-
-
 @cache
 def seen(name: str, mode: str, prompt: str) -> Seen:
-    return Seen(*run_recorded(golden_network(name, mode), tokens_of(name, prompt)))
+    return run_recorded(golden_network(name, mode), tokens_of(name, prompt))
 
 
 def tokens_of(name: str, prompt: str) -> Tensor:
@@ -281,60 +260,14 @@ def test_hash_ids(name, prompt):
 # ---- the draft module ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Drafted:
-    """Drafts at A anchors of one prompt. Block rows come as [A, block, ...]."""
-
-    main_x: Tensor
-    stages: list[Tensor]
-    tensors: dict[str, Tensor]
-    proposal: Proposal
-
-
-@torch.no_grad()
-def draft(
-    name: str,
-    mode: str,
-    features: Tensor,
-    anchors: Tensor,
-    golden_ids: Tensor,
-    pick: Callable[[Tensor, int], Tensor],
-) -> Drafted:
-    network, config = golden_network(name, mode), golden_source(name).config
-    first_rows = torch.zeros_like(anchors)
-    batch = draft_batch(config, golden_ids, anchors, first_rows, len(features))
-    with recording(network) as calls:
-        main_kv = network.draft.main_kv(features, torch.arange(len(features)))
-        hidden = network.draft.run(network.embed(batch.token_ids), batch, DraftStore(main_kv))
-        hidden = hidden.unflatten(0, (len(anchors), -1))
-        proposal = network.draft.propose(hidden, golden_ids, network.head, pick)
-    transitions = [call.output for call in calls["draft.markov_head.head"]]
-    blocks = range(config.num_nextn_predict_layers)
-    return Drafted(
-        main_x=calls["draft.main_norm"][0].output,
-        stages=[
-            calls[f"draft.blocks.{i}"][0].output[0].unflatten(0, hidden.shape[:2]) for i in blocks
-        ],
-        tensors={
-            "raw": hidden,
-            "normalized": calls["draft.norm"][0].output,
-            "base_logits": calls["head"][0].output,
-            "transition_logits": torch.stack(transitions, 1),
-            "confidence_raw": proposal.confidence,
-        },
-        proposal=proposal,
-    )
-
-
 @cache
 def drafted(name: str, mode: str, prompt: str) -> Drafted:
     """The teacher-forced drafts at every golden anchor of a prompt."""
     expected = load_golden(name).tensors
     previous = expected[f"dspark/{prompt}/previous_token_ids"].long()
     after = previous.roll(-1, 1)  # what follows a token; of the last one nothing is asked
-    return draft(
-        name,
-        mode,
+    return run_draft(
+        golden_network(name, mode),
         seen(name, mode, prompt).hidden.features,
         expected[f"dspark/{prompt}/anchors"].long(),
         previous[:, 0],
@@ -398,12 +331,10 @@ def test_draft_tokens(name, index, mode):
     """Guards drafting as it is used: anchor right after the prompt, each token from the last."""
     expected = load_golden(name).tensors
     prompt = expected[f"draft/{index}/input_ids"].long()
-    hidden, _, _ = run_recorded(golden_network(name, mode), prompt)
-    anchor_id = golden_network(name, mode).head(hidden.final[-1:]).argmax(-1)
-    anchor = torch.tensor([len(prompt)])
-    done = draft(
-        name, mode, hidden.features, anchor, anchor_id, lambda logits, _: logits.argmax(-1)
-    )
+    network = golden_network(name, mode)
+    hidden = run_recorded(network, prompt).hidden
+    anchor, anchor_id = torch.tensor([len(prompt)]), network.head(hidden.final[-1:]).argmax(-1)
+    done = run_draft(network, hidden.features, anchor, anchor_id, lambda row, _: row.argmax(-1))
     golden = expected[f"draft/{index}/tokens.{mode}"].tolist()
     assert [int(anchor_id), *done.proposal.token_ids[0].tolist()] == golden
     confidence = expected[f"draft/{index}/confidence_raw.{mode}"]

@@ -17,6 +17,7 @@ from deepinfer.checkpoint.load import Checkpoint, open_checkpoint
 from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.kernels.kernelset import KernelSet, load_kernels
 from deepinfer.model.batch import FreshStore, GrowingStore, make_batch
+from deepinfer.model.draft import DraftStore, Proposal, draft_batch
 from deepinfer.model.network import Hidden, Network
 from deepinfer.oracle.model import Oracle
 from deepinfer.tokenizer.compress import build_token_map
@@ -158,16 +159,72 @@ def run_greedily(network: Network, prompt: list[int], num_tokens: int) -> list[i
         batch = make_batch(network.setup.config, torch.tensor([tokens]), start)
         final = network.run(batch, store).final
         start = len(tokens)
-        tokens.append(int(network.head(final[-1]).argmax()))
+        tokens.append(int(network.head(final[-1:]).argmax()))
     return tokens[len(prompt) :]
 
 
+class Seen(NamedTuple):
+    """One forward over one sequence, with all that it computed on the way."""
+
+    hidden: Hidden
+    store: KeepingStore
+    calls: dict[str, list[Call]]
+
+    def output(self, module: str) -> Any:
+        """What a module that was called once returned."""
+        (call,) = self.calls[module]
+        return call.output
+
+    def input(self, module: str) -> Tensor:
+        (call,) = self.calls[module]
+        return call.inputs[0]
+
+
 @torch.no_grad()
-def run_recorded(
-    network: Network, token_ids: Tensor
-) -> tuple[Hidden, KeepingStore, dict[str, list[Call]]]:
-    """One sequence int64 [S], with all that its forward computed on the way."""
+def run_recorded(network: Network, token_ids: Tensor) -> Seen:
+    """int64 [S] -> its forward."""
     store = KeepingStore()
     with recording(network) as calls:
         hidden = network.run(make_batch(network.setup.config, token_ids[None]), store)
-    return hidden, store, calls
+    return Seen(hidden, store, calls)
+
+
+class Drafted(NamedTuple):
+    """Drafts at A anchors of one sequence. Rows of blocks come as [A, block, ...]."""
+
+    main_x: Tensor
+    stages: list[Tensor]
+    tensors: dict[str, Tensor]
+    proposal: Proposal
+
+
+@torch.no_grad()
+def run_draft(
+    network: Network,
+    features: Tensor,
+    anchors: Tensor,
+    golden_ids: Tensor,
+    pick: Callable[[Tensor, int], Tensor],
+) -> Drafted:
+    """features [S, taps * D]; anchors and golden_ids int64 [A]; pick as of `Draft.propose`."""
+    config, first_rows = network.setup.config, torch.zeros_like(anchors)
+    batch = draft_batch(config, golden_ids, anchors, first_rows, len(features))
+    with recording(network) as calls:
+        main_kv = network.draft.main_kv(features, torch.arange(len(features)))
+        hidden = network.draft.run(network.embed(batch.token_ids), batch, DraftStore(main_kv))
+        hidden = hidden.unflatten(0, (len(anchors), -1))
+        proposal = network.draft.propose(hidden, golden_ids, network.head, pick)
+    transitions = [call.output for call in calls["draft.markov_head.head"]]
+    stages = [calls[f"draft.blocks.{i}"][0].output[0] for i in range(len(network.draft.blocks))]
+    return Drafted(
+        main_x=calls["draft.main_norm"][0].output,
+        stages=[streams.unflatten(0, hidden.shape[:2]) for streams in stages],
+        tensors={
+            "raw": hidden,
+            "normalized": calls["draft.norm"][0].output,
+            "base_logits": calls["head"][0].output,
+            "transition_logits": torch.stack(transitions, 1),
+            "confidence_raw": proposal.confidence,
+        },
+        proposal=proposal,
+    )

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from deepinfer.kernels.reference.pointwise import sigmoid
+
 
 def engram_rows(window: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor) -> Tensor:
     """Table rows of each position's n-grams: int64 [T, columns].
@@ -36,5 +38,5 @@ def engram_gate(
     )
     agreement = (wide * both * wide_key).sum(-1) * rescale * streams.shape[-1] ** -0.5
     # A signed square root, kept away from 0 where its slope is infinite.
-    gate = torch.sigmoid(torch.copysign(agreement.abs().clamp_min(1e-6).sqrt(), agreement))
+    gate = sigmoid(torch.copysign(agreement.abs().clamp_min(1e-6).sqrt(), agreement))
     return (wide + gate[..., None] * value.to(torch.float32)[:, None]).to(streams.dtype)

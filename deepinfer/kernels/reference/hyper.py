@@ -1,8 +1,10 @@
 """Hyper-connections: how a sublayer reads from and writes to the M residual streams (spec 4)."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from deepinfer.kernels.reference.linear import linear
+from deepinfer.kernels.reference.pointwise import sigmoid
 
 
 def hyper_mix(
@@ -27,11 +29,11 @@ def hyper_mix(
     # One statistic a token over all streams; projecting first lets the scale be applied to M * (M +
     # 2) values instead of M * D.
     rescale = torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
-    mixed = F.linear(flat, fn) * rescale
+    mixed = linear(flat, fn) * rescale
     pre, post, comb = mixed.split((num_streams, num_streams, num_streams**2), -1)
     pre_base, post_base, comb_base = base.split((num_streams, num_streams, num_streams**2))
-    pre = torch.sigmoid(pre * scale[0] + pre_base) + eps
-    post = 2 * torch.sigmoid(post * scale[1] + post_base)
+    pre = sigmoid(pre * scale[0] + pre_base) + eps
+    post = 2 * sigmoid(post * scale[1] + post_base)
     comb = (comb * scale[2] + comb_base).unflatten(-1, (num_streams, num_streams))
     return pre, post, _sinkhorn(comb, eps, num_iters)
 
@@ -55,5 +57,5 @@ def hyper_expand(y: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tens
     """Write sublayer output y [T, D] back: new stream b = post[b] * y + sum over a of comb[a, b] *
     stream a.
     """
-    carried = torch.einsum("tab,tad->tbd", comb, streams.to(torch.float32))
+    carried = comb.transpose(1, 2) @ streams.to(torch.float32)
     return (post[..., None] * y.to(torch.float32)[:, None] + carried).to(streams.dtype)

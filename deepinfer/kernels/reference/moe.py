@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer.kernels.reference.linear import _keep, linear
+from deepinfer.kernels.reference.pointwise import silu, softplus
 
 
 def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor, Tensor]:
@@ -15,7 +15,7 @@ def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor
     logits float32 [T, E]; bias float32 [E] takes part in the choice only. The weights of a row sum
     to `scale`.
     """
-    score = torch.sqrt(F.softplus(logits))
+    score = torch.sqrt(softplus(logits))
     order = (score + bias).sort(dim=-1, descending=True, stable=True).indices
     # Ascending ids fix the order in which the experts' outputs are added.
     ids = order[:, :topk].sort(dim=-1).values
@@ -29,7 +29,7 @@ def swiglu(gate: Tensor, up: Tensor, limit: float, weight: Tensor | None = None)
     """
     wide_gate = gate.to(torch.float32).clamp(max=limit)
     wide_up = up.to(torch.float32).clamp(-limit, limit)
-    product = F.silu(wide_gate) * wide_up
+    product = silu(wide_gate) * wide_up
     return (product if weight is None else product * weight).to(gate.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Decoding: both formats, every spelling of scales, what must be refused, and what costs nothing."""
+"""Decoding: every format, every spelling of scales, what must be refused, what costs nothing."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

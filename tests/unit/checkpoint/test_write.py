@@ -41,9 +41,9 @@ def test_round_trip(tiny_dir: Path, tiny_config: ModelConfig, tmp_path: Path) ->
 
 
 def test_rounding_error(tiny_dir: Path, tiny_config: ModelConfig) -> None:
-    """Guards against a lost scale, a swapped nibble, a transposed block: the error stays a format's.
+    """Guards against a lost scale, a swapped nibble, a transposed block: errors would be large.
 
-    Of the largest value in a block, e4m3 loses at most 1/28 and e2m1 at most 1/4 (a clamped top).
+    A scale leaves no value out of range, so e4m3 loses at most 1/16 of it and e2m1 at most 1/4.
     """
     drawn = RandomWeights(tiny_config, 0)
     checkpoint = open_checkpoint(tiny_dir, tiny_config)
@@ -102,7 +102,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_weights(tmp_path: Path, tiny_config: ModelConfig, case: str) -> None:
-    """Guards against writing a checkpoint that cannot be loaded, or that loads as something else."""
+    """Guards against writing what cannot be loaded, or what loads as something else."""
     edit, words = WRONG[case]
     weights = dict(RandomWeights(tiny_config, 0))
     edit(weights)

@@ -1,0 +1,31 @@
+"""`SchedulerConfig`: the bounds of a step and of a sequence."""
+
+from dataclasses import dataclass
+
+from deepinfer.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """What the scheduler keeps to.
+
+    max_num_seqs: most running requests. max_num_batched_tokens: most rows of a step.
+    max_model_len: most tokens of prompt and output together.
+    max_catching_up: requests that may share a step's rows when those do not suffice for all. With
+        4, a short prompt does not wait behind up to three long ones; with more, each ends later.
+    Raises ConfigError if the running requests could not all have a row.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    max_catching_up: int = 4
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"{self.max_num_batched_tokens} rows a step for {self.max_num_seqs} running "
+                "requests, each of which takes one at least",
+                where="max_num_batched_tokens",
+                hint=f"raise it to {self.max_num_seqs}, or lower max_num_seqs",
+            )

@@ -1,0 +1,150 @@
+"""`Request`: one sequence on its way, and the few things that may happen to it.
+
+A request has tokens, the prompt's first, and a number of computed tokens that catches up with them.
+Long prompts, generation and starting again after a preemption are that one case. Knows nothing of
+text, of probabilities, or of the other requests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+Reason = Literal["stop", "length", "abort", "error"]
+
+
+class State(Enum):
+    """Where a request stands. It may go from waiting to running and back, and ends once."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When the tokens of a request end.
+
+    max_tokens: most output tokens, at least 1.
+    min_tokens: so many output tokens come before an end token may end the request. (Choosing the
+        tokens keeps end tokens away until then; here they just do not count.)
+    stop_token_ids: they end the request, always.
+    eos_id: ends it too, unless ignore_eos; None if the model has none.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    eos_id: int | None = None
+
+    def ends_with(self, token_id: int) -> bool:
+        """The token ends a request that has its least number of tokens."""
+        return token_id in self.stop_token_ids or (token_id == self.eos_id and not self.ignore_eos)
+
+
+class Request:
+    """One sequence.
+
+    tokens: prompt, then output. num_prompt: how many are the prompt's.
+    num_computed: tokens whose keys and values are stored; at least the last token is not.
+    score_top: log-probabilities of the prompt's tokens are wanted, with so many likelier ones
+        each; None if not. num_scored: prompt rows whose scores were handed out.
+    slot_id, block_ids: what it owns while it runs; -1 and none otherwise.
+    arrival: its place in the order of arrival, given by the scheduler.
+    """
+
+    __slots__ = (
+        "arrival",
+        "block_ids",
+        "finish_reason",
+        "limits",
+        "num_computed",
+        "num_preemptions",
+        "num_prompt",
+        "num_scored",
+        "request_id",
+        "score_top",
+        "slot_id",
+        "state",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        request_id: int | str,
+        prompt_token_ids: Sequence[int],
+        limits: Limits,
+        score_top: int | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.tokens = list(prompt_token_ids)
+        self.num_prompt = len(self.tokens)
+        self.limits = limits
+        self.score_top = score_top
+        self.arrival = -1
+        self.state = State.WAITING
+        self.finish_reason: Reason | None = None
+        self.num_computed = 0
+        self.num_scored = 0
+        self.num_preemptions = 0
+        self.slot_id = -1
+        self.block_ids: list[int] = []
+
+    @property
+    def num_output(self) -> int:
+        """Output tokens so far."""
+        return len(self.tokens) - self.num_prompt
+
+    def score_range(self, num_rows: int) -> range:
+        """Positions of the next rows whose scores are wanted: each prompt token but the last, once.
+
+        The last prompt token's row is followed by no prompt token. What is computed again after a
+        preemption is not scored again.
+        """
+        if self.score_top is None:
+            return range(0)
+        end = min(self.num_computed + num_rows, self.num_prompt - 1)
+        return range(max(self.num_computed, self.num_scored), end)
+
+    def start(self, slot_id: int, block_ids: list[int]) -> None:
+        """Waiting -> running, with what it owns from now on."""
+        self._check(State.WAITING)
+        self.state = State.RUNNING
+        self.slot_id, self.block_ids = slot_id, block_ids
+
+    def advance(self, num_rows: int) -> None:
+        """Rows of a step were computed."""
+        self._check(State.RUNNING)
+        scored = self.score_range(num_rows)
+        if scored:
+            self.num_scored = scored.stop
+        self.num_computed += num_rows
+        assert self.num_computed <= len(self.tokens), f"{self.request_id!r}: rows beyond its tokens"
+
+    def append(self, token_id: int) -> None:
+        """A token was drawn after the last one, which is computed."""
+        self._check(State.RUNNING)
+        assert self.num_computed == len(self.tokens), f"{self.request_id!r}: a token came too early"
+        self.tokens.append(token_id)
+
+    def preempt(self) -> None:
+        """Running -> waiting: all its tokens, those it generated too, are computed once more."""
+        self._check(State.RUNNING)
+        self.state = State.WAITING
+        self.num_computed = 0
+        self.num_preemptions += 1
+        self._own_nothing()
+
+    def finish(self, reason: Reason) -> None:
+        """Waiting or running -> finished, for good."""
+        assert self.state is not State.FINISHED, f"{self.request_id!r} finished before"
+        self.state = State.FINISHED
+        self.finish_reason = reason
+        self._own_nothing()
+
+    def _own_nothing(self) -> None:
+        self.slot_id, self.block_ids = -1, []
+
+    def _check(self, state: State) -> None:
+        assert self.state is state, f"{self.request_id!r} is {self.state.value}, not {state.value}"

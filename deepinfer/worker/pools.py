@@ -1,0 +1,107 @@
+"""The memory of all sequences: blocks and slots as tensors, and the store that a forward sees.
+
+Blocks hold entries and index keys of the source layers; slots hold windows, what the compressor has
+pending, and the last token ids. Who owns which is the host's business.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS
+from deepinfer.config.layers import plan_layers
+from deepinfer.config.model import ModelConfig
+
+
+@dataclass(frozen=True)
+class Pools:
+    """All tensors, by layer id.
+
+    window: [num_slots, W + SLACK_ROWS, C], position p in row p modulo the ring.
+    pending: float32 [num_slots, SLACK_ROWS, 2, C], values and scores, position p modulo SLACK_ROWS.
+    token_ids: int64 [num_slots, SLACK_ROWS], the same way.
+    entries: [num_blocks, 128 / ratio, C]; keys: [num_blocks, 128 / ratio, Ci].
+    """
+
+    window: dict[int, Tensor]
+    pending: dict[int, Tensor]
+    token_ids: Tensor
+    entries: dict[int, Tensor]
+    keys: dict[int, Tensor]
+
+
+def make_pools(
+    config: ModelConfig,
+    num_blocks: int,
+    num_slots: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    device: str = "cpu",
+) -> Pools:
+    """Allocate. Values in the caches' formats are exact in bfloat16, whatever is computed in."""
+    ring = config.sliding_window + SLACK_ROWS
+    window, pending, entries, keys = {}, {}, {}, {}
+    for plan in plan_layers(config):
+        window[plan.layer_id] = torch.zeros(
+            num_slots, ring, config.head_dim, dtype=dtype, device=device
+        )
+        if not plan.owns_kv:
+            continue
+        shape = (num_blocks, BLOCK_TOKENS // plan.ratio)
+        entries[plan.layer_id] = torch.zeros(*shape, config.head_dim, dtype=dtype, device=device)
+        keys[plan.layer_id] = torch.zeros(*shape, config.index_head_dim, dtype=dtype, device=device)
+        if plan.ratio > 1:
+            pending[plan.layer_id] = torch.zeros(
+                num_slots, SLACK_ROWS, 2, config.head_dim, device=device
+            )
+    token_ids = torch.zeros(num_slots, SLACK_ROWS, dtype=torch.int64, device=device)
+    return Pools(window, pending, token_ids, entries, keys)
+
+
+@dataclass(frozen=True)
+class StoreIndex:
+    """Where this step's rows go, and where what came before them lies (see `StepIndex`).
+
+    entry_write: int64 [E] of each source layer's ratio, by layer id.
+    """
+
+    history: Tensor | None
+    window_rows: Tensor
+    window_write: Tensor
+    slack_rows: Tensor
+    slack_write: Tensor
+    slack_read: Tensor
+    entry_write: dict[int, Tensor]
+
+
+class PagedStore:
+    """`KVStore` over the pools, for the rows of one step. Every layer must ask once, in order."""
+
+    def __init__(self, pools: Pools, index: StoreIndex) -> None:
+        self._pools, self._index = pools, index
+
+    def window(self, layer_id: int, kv: Tensor) -> Tensor:
+        """The layer's ring when the new rows fit in beside all they see; else history, then rows."""
+        ring, index = self._pools.window[layer_id].flatten(0, 1), self._index
+        history = None if index.history is None else ring[index.history]
+        # Read before written: a long chunk overwrites the very positions that its first rows see.
+        ring.index_copy_(0, index.window_write, kv[index.window_rows].to(ring.dtype))
+        return ring if history is None else torch.cat((history.to(kv.dtype), kv))
+
+    def pending(self, layer_id: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows, then for each sequence the position before its first row."""
+        pool, index = self._pools.pending[layer_id].flatten(0, 1), self._index
+        old = pool[index.slack_read]
+        new = torch.stack((values[index.slack_rows], scores[index.slack_rows]), 1)
+        pool.index_copy_(0, index.slack_write, new)
+        return torch.cat((values, old[:, 0])), torch.cat((scores, old[:, 1]))
+
+    def entries(self, layer_id: int, entries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's blocks, with the new entries written."""
+        write = self._index.entry_write[layer_id]
+        entry_pool = self._pools.entries[layer_id].flatten(0, 1)
+        key_pool = self._pools.keys[layer_id].flatten(0, 1)
+        entry_pool.index_copy_(0, write, entries.to(entry_pool.dtype))
+        key_pool.index_copy_(0, write, keys.to(key_pool.dtype))
+        return entry_pool, key_pool

@@ -1,0 +1,255 @@
+"""The stages of starting: their order, the choice of model and device, and what is refused when."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from deepinfer.checkpoint.tiny import write_tiny
+from deepinfer.config.engine import EngineArgs
+from deepinfer.engine import loading
+from deepinfer.engine.loading import (
+    default_model,
+    demo_folder,
+    load_model,
+    this_machine,
+    toy_model,
+)
+from deepinfer.errors import CheckpointError, ConfigError
+
+Lines = list[str]
+
+
+@pytest.fixture(autouse=True)
+def plain_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No GPU, no setting of the one who runs this, an empty home and working folder."""
+    for name in ("DEEPINFER_HF_MODEL_DIR", "DEEPINFER_ACCELERATOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    monkeypatch.setattr(loading, "demo_folder", lambda: None)
+
+
+@pytest.fixture
+def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading weights fails the test."""
+
+    def read(*_args: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(loading, "open_checkpoint", read)
+
+
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for the model, and with it a download, fails the test."""
+
+    def find(*_args: object, **_options: object) -> None:
+        raise AssertionError("the model was looked for")
+
+    monkeypatch.setattr(loading, "find_model", find)
+
+
+def failing_import(error: Exception) -> Callable[[str], None]:
+    def import_module(name: str) -> None:
+        assert name == "torch_npu"
+        raise error
+
+    return import_module
+
+
+def test_everything_is_there(tiny_dir: Path) -> None:
+    """A part of the loaded model is of another folder, or in another type, than asked for."""
+    model = load_model(str(tiny_dir), EngineArgs(dtype="float32", weight_dtype="bfloat16"))
+    assert model.folder == tiny_dir
+    assert model.engine.device == "cpu"
+    assert model.config.vocab_size == 512
+    assert model.tokenizer.vocab_len == 512
+    weight = model.network.head.weight
+    assert weight.dtype == torch.bfloat16
+    assert not model.network.training
+    assert torch.get_num_threads() == model.engine.num_threads == 1
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"device": "cuda"},
+        {"device": "npu"},
+        {"device": "gpu"},
+        {"dtype": "fp32"},
+        {"weight_dtype": "fp8"},
+        {"act_quant": "on"},
+        {"max_model_len": 10**9},
+        {"num_threads": 0},
+    ],
+    ids=str,
+)
+def test_options_are_checked_before_weights_are_read(
+    option: dict[str, Any], tiny_dir: Path
+) -> None:
+    """N11: weights load for minutes, and then a wrong option is found."""
+    with pytest.raises(ConfigError) as caught:
+        load_model(str(tiny_dir), EngineArgs(**option))
+    assert caught.value.where == next(iter(option))
+
+
+@pytest.mark.usefixtures("no_search")
+@pytest.mark.parametrize(
+    "option",
+    [{"device": "cuda"}, {"device": "npu"}, {"device": "gpu"}, {"dtype": "fp32"}],
+    ids=str,
+)
+def test_options_are_checked_before_a_download(option: dict[str, Any]) -> None:
+    """N11: gigabytes are downloaded for a machine that cannot run them."""
+    with pytest.raises(ConfigError) as caught:
+        load_model("owner/name", EngineArgs(**option))
+    assert caught.value.where == next(iter(option))
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    "error", [ImportError("none"), OSError("libascend.so"), RuntimeError("driver")], ids=repr
+)
+def test_npu_that_does_not_come_up(
+    error: Exception, tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N11: a missing torch_npu, or one without its driver, ends in a trace of somebody else."""
+    monkeypatch.setattr(loading, "import_module", failing_import(error))
+    with pytest.raises(ConfigError) as caught:
+        load_model(str(tiny_dir), EngineArgs(device="npu"))
+    assert caught.value.where == "device"
+    assert "torch_npu" in caught.value.hint
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_npu_is_asked_whether_it_is_there(available: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch_npu is installed on a machine without an NPU, and is believed."""
+    monkeypatch.setattr(loading, "import_module", lambda name: None)
+    npu = SimpleNamespace(is_available=lambda: available)
+    monkeypatch.setattr(torch, "npu", npu, raising=False)
+    assert this_machine("npu").has_npu is available
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
+def test_npu_is_not_looked_for_unasked(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing torch_npu changes torch for everybody, asked or not."""
+    monkeypatch.setattr(loading, "import_module", failing_import(AssertionError("imported")))
+    assert this_machine(device).has_npu is False
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(("name", "needs"), [("nvidia", "NVIDIA GPU"), ("ascend", "torch_npu")])
+def test_accelerator_of_the_environment(
+    name: str, needs: str, tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An accelerator named in the environment is ignored, and the CPU works for hours."""
+    monkeypatch.setattr(loading, "import_module", failing_import(ImportError("none")))
+    monkeypatch.setenv("DEEPINFER_ACCELERATOR", name)
+    with pytest.raises(ConfigError, match="device") as caught:
+        load_model(str(tiny_dir), EngineArgs())
+    assert needs in caught.value.hint
+
+
+def test_option_wins_over_the_environment(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment overrules what the caller says."""
+    monkeypatch.setenv("DEEPINFER_ACCELERATOR", "nvidia")
+    monkeypatch.setenv("DEEPINFER_HF_MODEL_DIR", "no/such/folder")
+    model = load_model(str(tiny_dir), EngineArgs(device="cpu"))
+    assert (model.folder, model.engine.device) == (tiny_dir, "cpu")
+
+
+def test_cpu_of_the_environment(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU uses it although the environment says cpu."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("DEEPINFER_ACCELERATOR", "cpu")
+    assert load_model(str(tiny_dir), EngineArgs()).engine.device == "cpu"
+
+
+def test_model_of_the_environment(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder named in the environment is ignored, and a random toy answers."""
+    monkeypatch.setenv("DEEPINFER_HF_MODEL_DIR", str(tiny_dir))
+    lines: Lines = []
+    assert load_model(None, EngineArgs(), report=lines.append).folder == tiny_dir
+    assert lines == []
+
+
+def test_warnings_are_reported(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no effect is never said."""
+    monkeypatch.setenv("DEEPINFER_GC_INTERVAL_STEP", "5")
+    lines: Lines = []
+    load_model(str(tiny_dir), EngineArgs(), report=lines.append)
+    assert len(lines) == 1
+    assert lines[0].startswith("warning: environment DEEPINFER_GC_INTERVAL_STEP")
+
+
+@pytest.mark.usefixtures("no_search")
+def test_refused_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that would change the answer is refused after the download."""
+    monkeypatch.setenv("DEEPINFER_FORCE_LOAD_BALANCE", "1")
+    with pytest.raises(ConfigError, match="DEEPINFER_FORCE_LOAD_BALANCE"):
+        load_model("owner/name", EngineArgs())
+
+
+def test_no_model_is_a_toy_and_says_so(tmp_path: Path) -> None:
+    """Random text passes for the model's."""
+    lines: Lines = []
+    model = load_model(None, EngineArgs(), report=lines.append)
+    assert "RANDOM TOY" in lines[0]
+    assert model.folder.is_relative_to(tmp_path / "home")
+
+
+def test_toy_is_written_once(tmp_path: Path) -> None:
+    """Every start writes the toy again, or leaves its scaffold behind."""
+    toy = toy_model()
+    written = (toy / "config.json").stat().st_mtime_ns
+    assert toy_model() == toy
+    assert (toy / "config.json").stat().st_mtime_ns == written
+    assert list(toy.parent.iterdir()) == [toy]
+
+
+def test_toy_of_someone_faster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two programs start at once and one of them fails, or reads half a toy."""
+
+    def write_twice(folder: Path) -> None:
+        write_tiny(folder)
+        write_tiny(tmp_path / "home" / ".cache" / "deepinfer" / f"toy-{loading._TOY_VERSION}")
+
+    monkeypatch.setattr(loading, "write_tiny", write_twice)
+    toy = toy_model()
+    assert toy.name == f"toy-{loading._TOY_VERSION}"
+    assert (toy / "config.json").exists()
+
+
+def test_toy_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A home that cannot be written to, as in many containers, ends the first try."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "home").write_text("a file where a folder should be")
+    assert (toy_model() / "config.json").exists()
+
+
+def test_demo_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The demo model is there, and the toy speaks; or an empty folder counts as one."""
+    monkeypatch.setattr(loading, "__file__", str(tmp_path / "a" / "b" / "c" / "loading.py"))
+    monkeypatch.chdir(tmp_path)
+    demo = tmp_path / "models" / "demo"
+    demo.mkdir(parents=True)
+    assert demo_folder() is None
+    (demo / "config.json").write_text("{}")
+    assert demo_folder() == demo
+    monkeypatch.setattr(loading, "demo_folder", demo_folder)
+    lines: Lines = []
+    assert default_model(lines.append) == demo
+    assert lines == []
+
+
+def test_damaged_folder(tiny_dir: Path, tmp_path: Path) -> None:
+    """O05: a missing file is found by torch, not by us."""
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((tiny_dir / name).read_bytes())
+    with pytest.raises(CheckpointError):
+        load_model(str(tmp_path), EngineArgs())

@@ -1,0 +1,52 @@
+"""Plans and logits for the tests of sampling."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepinfer.step import SamplePlan, TokenLists
+
+PER_ROW: dict[str, tuple[type, float]] = {
+    "temperature": (np.float32, 0.0),
+    "top_k": (np.int32, -1),
+    "top_p": (np.float32, 1.0),
+    "min_p": (np.float32, 0.0),
+    "seeds": (np.int64, 0),
+    "choices": (np.int32, 0),
+    "positions": (np.int64, 0),
+    "repetition": (np.float32, 1.0),
+    "presence": (np.float32, 0.0),
+    "frequency": (np.float32, 0.0),
+    "forced": (np.int32, -1),
+    "num_logprobs": (np.int32, -1),
+}
+LISTS = ("seen", "produced", "bias", "banned")
+Pairs = list[dict[int, float]]
+
+
+def random_logits(seed: int, rows: int, vocab_size: int) -> Tensor:
+    return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def token_lists(rows: Pairs) -> TokenLists:
+    """{token: weight} of each row."""
+    pairs = [(row, *pair) for row, tokens in enumerate(rows) for pair in tokens.items()]
+    row_ids, token_ids, weights = zip(*pairs, strict=True) if pairs else ((), (), ())
+    return TokenLists(
+        np.array(row_ids, np.int32), np.array(token_ids, np.int32), np.array(weights, np.float32)
+    )
+
+
+def make_plan(num_rows: int, **changes: Any) -> SamplePlan:
+    """Greedy rows that ask for nothing, but for `changes`: a number for all rows, a list of one a
+    row, or for the lists a {token: weight} a row."""
+    fields: dict[str, Any] = {
+        name: np.broadcast_to(np.asarray(changes.get(name, default), dtype), num_rows).copy()
+        for name, (dtype, default) in PER_ROW.items()
+    }
+    for name in LISTS:
+        fields[name] = token_lists(changes.get(name, []))
+    assert not set(changes) - set(fields)
+    return SamplePlan(**fields)
