@@ -1,6 +1,6 @@
 """What a request gives back. Plain data, which knows nothing of how it came about."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from deepinfer.errors import RequestError
@@ -75,10 +75,10 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     error: RequestError | None = None
-    request_id: str = ""
+    request_id: str = field(default="", compare=False)
     prompt_logprobs: list[TokenLogprob | None] | None = None
     num_cached_tokens: int = 0
-    timings: Timings | None = None
+    timings: Timings | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:

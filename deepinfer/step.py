@@ -1,7 +1,7 @@
 """THE SEAM: what crosses between the host and the device in one step. Numpy arrays only.
 
-The host says which rows run (`StepPlan`), then how their tokens are chosen (`SamplePlan`); the device
-answers (`StepResult`). The host never sees a tensor; the device never hears of a request.
+The host says which rows run (`StepPlan`), then how their tokens are chosen (`SamplePlan`); the
+device answers (`StepResult`). The host never sees a tensor; the device never hears of a request.
 
 Letters: B sequences in the step, T rows, R sampled rows, V vocabulary.
 """
@@ -22,8 +22,8 @@ class StepPlan:
     """Which rows run. Sequences are in order; the rows of a sequence are consecutive.
 
     slot_ids: int32 [B], the sequence's slot.
-    num_computed: int32 [B], tokens of the sequence whose keys and values are stored already; its first
-        row stands at this position.
+    num_computed: int32 [B], tokens of the sequence whose keys and values are stored already; its
+        first row stands at this position.
     num_rows: int32 [B], its rows in this step, at least 1.
     block_tables: int32 [B, max blocks], its blocks in order; -1 beyond its last.
     token_ids: int32 [T], the rows' tokens.
@@ -46,7 +46,8 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class TokenLists:
-    """A list of token ids for some of the rows, one after another (CSR): row_ids [N], token_ids [N].
+    """A list of token ids for some of the rows, one after another (CSR): row_ids [N], token_ids
+    [N].
 
     weights: float32 [N], a number for each pair, or None where only membership counts.
     """
@@ -62,16 +63,16 @@ class SamplePlan:
 
     temperature: float32; 0 chooses the likeliest token.
     top_k: int32; 0 is off. top_p, min_p: float32; 1 and 0 are off.
-    seeds: int64, a seed's 64 bits. choices: int32, number of the continuation. positions: int64, the
-        absolute position of the token to be drawn.
+    seeds: int64, a seed's 64 bits. choices: int32, number of the continuation. positions: int64,
+        the absolute position of the token to be drawn.
     repetition: float32, 1 is off. presence, frequency: float32, 0 is off.
     seen: tokens of prompt and output of the rows whose repetition penalty is on, each once.
     produced: output tokens of the rows with a presence or frequency penalty, each once, weights are
         counts.
     bias: tokens whose logits are raised by weights. banned: tokens that may not be drawn.
     forced: int32, the token to take whatever the logits say; -1 is none.
-    num_logprobs: int32, likeliest tokens to report, 0 is none; -1 reports nothing, not even the chosen
-        token's log-probability.
+    num_logprobs: int32, likeliest tokens to report, 0 is none; -1 reports nothing, not even the
+        chosen token's log-probability.
     """
 
     temperature: Float32
@@ -97,7 +98,8 @@ class Scores:
     """Log-probabilities of rows. Natural logarithms of the model's own distribution.
 
     chosen: float32 [n], of the row's token. ranks: int32 [n], 1 + tokens likelier than it.
-    top_ids int32 [n, K], top_logprobs float32 [n, K]: the likeliest tokens, best first, the lower id
+    top_ids int32 [n, K], top_logprobs float32 [n, K]: the likeliest tokens, best first, the lower
+    id
         first on a tie.
     """
 
@@ -111,9 +113,10 @@ class Scores:
 class StepResult:
     """What came out.
 
-    token_ids: int32 [R], the drawn tokens. bad_rows: bool [R], the row's logits were not finite: its
-        token means nothing and its request must end.
-    logprobs: of the sampled rows, or None when no row asked. prompt_scores: of the score rows, or None.
+    token_ids: int32 [R], the drawn tokens. bad_rows: bool [R], the row's logits were not finite:
+        its token means nothing and its request must end.
+    logprobs: of the sampled rows, or None when no row asked. prompt_scores: of the score rows, or
+    None.
     """
 
     token_ids: Int32

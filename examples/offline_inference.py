@@ -18,7 +18,8 @@ def main() -> None:
     """Print both."""
     folder = environment().model_dir
     with LLM(str(folder) if folder else None) as llm:
-        logprobs = llm.prompt_logprobs(llm.get_tokenizer().encode(TEXT))
+        scored = llm.generate(TEXT, SamplingParams(max_tokens=1, prompt_logprobs=True))[0]
+        logprobs = [one.logprob for one in scored.prompt_logprobs or [] if one is not None]
         perplexity = math.exp(-sum(logprobs) / len(logprobs))
         print(f"perplexity of examples/text.txt: {perplexity:.2f} over {len(logprobs)} tokens")
 

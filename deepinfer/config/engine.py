@@ -1,7 +1,8 @@
 """What a user asks for (`EngineArgs`, all optional) and what will be done (`EngineConfig`, all
 decided).
 
-`resolve` is pure: the machine's facts are passed in. The table `X.
+`resolve` is pure: the machine's facts are passed in. How much fits into memory is decided where the
+layout is known (deepinfer.cache), by the figures given here.
 """
 
 from dataclasses import dataclass, fields
@@ -9,11 +10,16 @@ from difflib import get_close_matches
 from typing import Any, get_args
 
 from deepinfer.config.model import ModelConfig
-from deepinfer.config.words import ActQuant, Device, Dtype, WeightDtype
+from deepinfer.config.words import ActQuant, Device, Dtype, LoadFormat, WeightDtype
 from deepinfer.errors import ConfigError
 
 # Below this width a matrix product ends sooner than a second thread could join it.
 _ONE_THREAD_BELOW_HIDDEN = 1024
+# Rows of a step where nothing is said: more would make each step longer, and rows no faster.
+_STEP_ROWS = {"cpu": 512, "cuda": 8192, "npu": 8192}
+# Share of a CPU machine's memory that caches may take where nothing is said. It is touched only as
+# it fills.
+_CPU_CACHE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -24,50 +30,103 @@ class EngineArgs:
     dtype: what is computed in.
     weight_dtype: how weights are kept; auto keeps them as they are computed with.
     act_quant: fp8 adds the release's rounding of activations before FP8 and FP4 weights.
-    max_model_len: most tokens of prompt and output together; None is what the checkpoint allows.
+    load_format: dummy fills the network with random weights and needs no shards.
+    max_model_len: most tokens of prompt and output together; None is what the checkpoint and the
+        memory allow.
+    max_num_seqs: most sequences that run at once.
+    max_num_batched_tokens: most rows of a step.
+    kv_cache_bytes: memory for blocks and slots; None is a share of what the device has.
+    gpu_memory_utilization: that share, on a GPU.
+    batch_invariant: a row's result does not depend on its batch; None is on on the CPU.
     num_threads: CPU threads; None chooses by the model's width.
+    seed: seeds the requests that have none of their own; None leaves them to chance.
+    data_parallel_size, context_parallel_size, expert_parallel_size: only 1.
     """
 
     device: Device = "auto"
     dtype: Dtype = "bfloat16"
     weight_dtype: WeightDtype = "auto"
     act_quant: ActQuant = "off"
+    load_format: LoadFormat = "auto"
     max_model_len: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = None
+    kv_cache_bytes: int | None = None
+    gpu_memory_utilization: float = 0.9
+    batch_invariant: bool | None = None
     num_threads: int | None = None
+    seed: int | None = None
+    data_parallel_size: int = 1
+    context_parallel_size: int = 1
+    expert_parallel_size: int = 1
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What will be done. Nothing is optional; never changed after `resolve`."""
+    """What will be done; never changed after `resolve`.
+
+    max_model_len: an upper bound until the caches are laid out. asked_model_len: the user named it,
+    so that less is an error.
+    """
 
     device: str
     dtype: str
     weight_dtype: str
     act_quant: ActQuant
+    load_format: LoadFormat
     max_model_len: int
+    asked_model_len: bool
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_cache_bytes: int
     num_threads: int
+    seed: int | None
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts about the machine that `resolve` needs."""
+    """The facts about the machine that `resolve` needs. device_bytes: free memory of its GPU."""
 
     has_cuda: bool
     has_npu: bool
     num_cpus: int
+    memory_bytes: int
+    device_bytes: int = 0
+
+
+# Names that scripts for DeepInfer 0.1 pass and that mean nothing, or nothing else, here.
+_ELSEWHERE = {
+    "tokenizer": "the tokenizer lies in the model's folder",
+    "tokenizer_revision": "the tokenizer lies in the model's folder",
+    "trust_remote_code": "no code is loaded from a model",
+    "revision": "name a folder that holds the revision",
+    "served_model_name": "it belongs to a server",
+    "disable_log_stats": "there are no statistics to log",
+    "engram_parallel_size": "one device holds everything",
+    "engine_rank": "there is one engine",
+    "engine_group_rank": "there is one engine",
+    "engine_type": "one engine does prompts and generation",
+    "chunked_prefill": "prompts are always run in chunks; see max_num_batched_tokens",
+    "stop_preempted_request": "a preempted request is always computed again",
+    "tokens_per_block": "a block has 128 tokens",
+    "lookahead_tokens": "it has no use here",
+    "ignore_len": "it has no use here",
+    "offline_inference": "it has no use here",
+    "decode_sequence": "results have both text and token ids",
+}
 
 
 def engine_args(options: dict[str, Any]) -> EngineArgs:
     """EngineArgs from keyword options. Raises ConfigError for a name that does not exist."""
     known = [f.name for f in fields(EngineArgs)]
     for name in options:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            raise ConfigError(
-                "no such option",
-                where=name,
-                hint=f"did you mean {near[0]}?" if near else f"options are: {', '.join(known)}",
-            )
+        if name in known:
+            continue
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"options are: {', '.join(known)}"
+        if name in _ELSEWHERE:
+            hint = f"leave it out: {_ELSEWHERE[name]}"
+        raise ConfigError("no such option", where=name, hint=hint)
     return EngineArgs(**options)
 
 
@@ -78,34 +137,42 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         ("dtype", Dtype),
         ("weight_dtype", WeightDtype),
         ("act_quant", ActQuant),
+        ("load_format", LoadFormat),
     ):
-        value = getattr(args, name)
-        if value not in get_args(words):
-            expected = ", ".join(get_args(words))
-            raise ConfigError(
-                f"found {value!r}, expected one of {expected}",
-                where=name,
-                hint="correct the option",
-            )
+        _one_of(name, getattr(args, name), get_args(words))
+    for name in ("data_parallel_size", "context_parallel_size", "expert_parallel_size"):
+        _whole(name, getattr(args, name), 1, 1)
+    device = _device(args.device, machine)
+    if args.batch_invariant and device != "cpu":
+        raise ConfigError(
+            f"not supported on {device}", where="batch_invariant", hint="use device=cpu"
+        )
+    max_num_seqs = _whole("max_num_seqs", args.max_num_seqs, 1, 65_536)
+    longest = model.max_position_embeddings
+    one_thread = model.hidden_size < _ONE_THREAD_BELOW_HIDDEN
     return EngineConfig(
-        device=_device(args.device, machine),
+        device=device,
         dtype=args.dtype,
         weight_dtype=args.dtype if args.weight_dtype == "auto" else args.weight_dtype,
         act_quant=args.act_quant,
-        max_model_len=_bounded(
-            "max_model_len",
-            args.max_model_len,
-            model.max_position_embeddings,
-            2,
-            model.max_position_embeddings,
+        load_format=args.load_format,
+        max_model_len=_or(longest, "max_model_len", args.max_model_len, 2, longest),
+        asked_model_len=args.max_model_len is not None,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=_or(
+            max(_STEP_ROWS[device], max_num_seqs),
+            "max_num_batched_tokens",
+            args.max_num_batched_tokens,
+            max_num_seqs,
+            2**20,
         ),
-        num_threads=_bounded(
-            "num_threads",
-            args.num_threads,
-            1 if model.hidden_size < _ONE_THREAD_BELOW_HIDDEN else machine.num_cpus,
-            1,
-            1024,
+        kv_cache_bytes=_or(
+            _cache_bytes(device, args, machine), "kv_cache_bytes", args.kv_cache_bytes, 1, 2**60
         ),
+        num_threads=_or(
+            1 if one_thread else machine.num_cpus, "num_threads", args.num_threads, 1, 1024
+        ),
+        seed=None if args.seed is None else _whole("seed", args.seed, -(2**63), 2**64 - 1),
     )
 
 
@@ -116,25 +183,48 @@ def _device(wanted: str, machine: Machine) -> str:
         wanted == "npu" and not machine.has_npu
     )
     if missing:
-        package = {
+        needs = {
             "cuda": "a CUDA build of torch and an NVIDIA GPU",
             "npu": "torch_npu and an Ascend NPU",
         }
         raise ConfigError(
             f"{wanted} was asked for, but this Python sees none",
             where="device",
-            hint=f"it needs {package[wanted]}; device=cpu runs anywhere",
+            hint=f"it needs {needs[wanted]}; device=cpu runs anywhere",
         )
     return wanted
 
 
-def _bounded(name: str, value: object, default: int, low: int, high: int) -> int:
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+def _cache_bytes(device: str, args: EngineArgs, machine: Machine) -> int:
+    share = args.gpu_memory_utilization
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise ConfigError(
-            f"found {value!r}, expected a whole number from {low} to {high}",
+            f"found {share!r}, expected a number above 0 and at most 1",
+            where="gpu_memory_utilization",
+            hint="it is the share of a GPU's free memory that caches may take",
+        )
+    if device == "cpu":
+        return int(machine.memory_bytes * _CPU_CACHE_SHARE)
+    return int(machine.device_bytes * share)
+
+
+def _one_of(name: str, value: object, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise ConfigError(
+            f"found {value!r}, expected one of {', '.join(words)}",
             where=name,
-            hint="leave it out for the default",
+            hint="correct the option",
+        )
+
+
+def _or(default: int, name: str, value: object, low: int, high: int) -> int:
+    return default if value is None else _whole(name, value, low, high)
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        expected = f"{low}" if low == high else f"a whole number from {low} to {high}"
+        raise ConfigError(
+            f"found {value!r}, expected {expected}", where=name, hint="leave it out for the default"
         )
     return value

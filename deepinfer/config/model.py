@@ -132,8 +132,10 @@ class ModelConfig:
     vision: VisionConfig
 
 
-_SIZE = checks.integer(1)
-_COUNT = checks.integer(0)
+# Bounds far beyond any model, so that a damaged count cannot keep the checks busy for ever.
+_SIZE = checks.integer(1, 2**40)
+_COUNT = checks.integer(0, 2**40)
+_FEW = checks.integer(1, 2**16)
 _LANES = checks.integer(1, multiple_of=32)  # FP8 and FP4 scales cover 32 channels at a time
 _LAYER_IDS = checks.integers()
 
@@ -172,7 +174,7 @@ TEXT_KEYS = (
     Key("model_type", checks.exactly("deepseek_v41_text"), "deepseek_v41_text"),
     Key("vocab_size", _SIZE),
     Key("hidden_size", _LANES),
-    Key("num_hidden_layers", _SIZE),
+    Key("num_hidden_layers", checks.integer(1, 4096)),
     Key("num_attention_heads", _SIZE),
     Key("num_key_value_heads", checks.exactly(1)),
     Key("head_dim", _LANES),
@@ -208,7 +210,7 @@ TEXT_KEYS = (
     Key("hc_eps", checks.number(0.0, 1.0, above=True)),
     Key("hc_shifted", checks.exactly(True), True),
     Key("moe_intermediate_size", _LANES),
-    Key("n_routed_experts", _SIZE),
+    Key("n_routed_experts", _FEW),
     Key("n_shared_experts", checks.exactly(1)),
     Key("num_experts_per_tok", _SIZE),
     Key("scoring_func", checks.exactly("sqrtsoftplus")),
@@ -219,24 +221,24 @@ TEXT_KEYS = (
     Key("engram_num_embeddings", checks.integers()),
     Key("engram_max_ngram_size", checks.integer(2, 64)),
     Key("engram_vocab_size", checks.integer(2)),
-    Key("engram_n_heads", _SIZE),
+    Key("engram_n_heads", checks.integer(1, 256)),
     Key("engram_head_dim", _LANES),
     Key("engram_pad_token_id", _COUNT),
     Key("engram_compressed_vocab_size", _SIZE),
-    Key("num_nextn_predict_layers", _COUNT),
+    Key("num_nextn_predict_layers", checks.integer(0, 4096)),
     Key("dspark_block_size", _SIZE),
     Key("dspark_noise_token_id", _COUNT),
     Key("dspark_target_layer_ids", _LAYER_IDS),
     Key("dspark_target_attn_input", checks.exactly(True), True),
     Key("dspark_markov_rank", _SIZE),
-    Key("dspark_n_routed_experts", _SIZE),
+    Key("dspark_n_routed_experts", _FEW),
     Key("dspark_num_experts_per_tok", _SIZE),
 )
 
 VISION_KEYS = (
     Key("model_type", checks.exactly("deepseek_v41_vision"), "deepseek_v41_vision"),
     Key("hidden_size", _SIZE),
-    Key("num_hidden_layers", _COUNT),
+    Key("num_hidden_layers", checks.integer(0, 4096)),
     Key("num_attention_heads", _SIZE),
     Key("intermediate_size", _SIZE),
     Key("patch_size", _SIZE),
@@ -263,7 +265,7 @@ def read_model_config(folder: Path) -> ModelConfig:
     """
     path = folder / "config.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except FileNotFoundError:
         raise ConfigError(
             f"no config.json in {folder}" if folder.is_dir() else f"{folder} is not a folder",
@@ -276,13 +278,27 @@ def read_model_config(folder: Path) -> ModelConfig:
             where=str(path),
             hint="check the file's permissions",
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"not valid JSON: {error}",
             where=str(path),
             hint="the file is damaged, or a git-lfs pointer: fetch it again",
         ) from None
     return parse_model_config(raw)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's keys. JSON allows a key twice; taking one of the two would be silent."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(
+            "the key stands there twice",
+            where=f"config.json: {twice}",
+            hint="remove one of the two",
+        )
+    return found
 
 
 def parse_model_config(raw: object) -> ModelConfig:

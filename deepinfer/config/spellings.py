@@ -64,15 +64,16 @@ def _ratios(names: object, rates: object, num_draft_layers: object) -> list[int]
             where=where,
             hint="give both, or compress_ratios alone",
         )
-    unknown = [n for n in names if n not in WINDOW_LAYER_TYPES and n not in rates]
+    unknown = [n for n in names if not isinstance(n, str) or n not in (*WINDOW_LAYER_TYPES, *rates)]
     if unknown:
         raise ConfigError(
             f"layer type {unknown[0]!r} has no entry in compress_rates",
             where=where,
             hint=f"only {WINDOW_LAYER_TYPES[0]!r} layers have no rate",
         )
+    # A count that cannot be right is refused by name later; here it must not fill the memory.
     drafts = num_draft_layers if isinstance(num_draft_layers, int) else 0
-    return [rates.get(name, 0) for name in names] + [0] * drafts
+    return [rates.get(name, 0) for name in names] + [0] * min(max(drafts, 0), 4096)
 
 
 def _rope(parameters: object) -> dict[str, Any]:

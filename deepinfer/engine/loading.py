@@ -1,8 +1,6 @@
-"""From a model argument to a model that can run: the stages of starting, in order.
+"""From a model argument to an engine that can run: the stages of starting, in order and timed."""
 
-One of the two places where host and device meet; the other is `generate.py`.
-"""
-
+import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -12,6 +10,18 @@ from pathlib import Path
 
 import torch
 
+from deepinfer.cache.blocks import BlockPool
+from deepinfer.cache.layout import (
+    BLOCK_TOKENS,
+    PoolSizes,
+    Storage,
+    block_parts,
+    blocks_for,
+    pool_sizes,
+    slot_parts,
+    total_bytes,
+)
+from deepinfer.cache.slots import SlotPool
 from deepinfer.checkpoint.load import open_checkpoint
 from deepinfer.checkpoint.source import find_model
 from deepinfer.checkpoint.tiny import write_tiny
@@ -19,26 +29,35 @@ from deepinfer.config.engine import EngineArgs, EngineConfig, Machine, resolve
 from deepinfer.config.env import Accelerator, environment
 from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.config.words import Device
+from deepinfer.engine.engine import Engine
 from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.logs import Stages
 from deepinfer.model.network import Network
+from deepinfer.scheduler.config import SchedulerConfig
+from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.tokenizer.compress import build_token_map, check_token_map
 from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from deepinfer.worker.build import build_network
+from deepinfer.worker.build import build_dummy, build_network
+from deepinfer.worker.pools import make_pools
+from deepinfer.worker.worker import Worker
 
 # Raise this when the toy's bytes change: an older one in a user's cache is then left alone.
 _TOY_VERSION = 1
 _DEVICES: dict[Accelerator, Device] = {"nvidia": "cuda", "ascend": "npu", "cpu": "cpu"}
+# Every value of the caches' formats is exact in bfloat16, whatever is computed in.
+_STORAGE: Storage = "bfloat16"
+_LOG = logging.getLogger("deepinfer")
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """All that generation needs. folder: where it came from."""
+    """A model that is ready. folder: where it came from."""
 
     folder: Path
     config: ModelConfig
-    engine: EngineConfig
+    options: EngineConfig
     tokenizer: Tokenizer
-    network: Network
+    engine: Engine
 
 
 def load_model(
@@ -59,38 +78,135 @@ def load_model(
         report(f"warning: {warning}")
     if args.device == "auto" and seen.accelerator is not None:
         args = replace(args, device=_DEVICES[seen.accelerator])
-    folder = (
-        default_model(report)
-        if model is None
-        else find_model(model, may_download_large=may_download_large, report=report)
-    )
-    config = read_model_config(folder)
-    engine = resolve(args, config, this_machine(args.device))
-    tokenizer = load_tokenizer(folder, config)
-    token_map = build_token_map(folder / "tokenizer.json")
-    check_token_map(token_map, config)
+    stages = Stages()
+    with stages("find"):
+        folder = (
+            default_model(report)
+            if model is None
+            else find_model(model, may_download_large=may_download_large, report=report)
+        )
+    with stages("check"):
+        config = read_model_config(folder)
+        options = resolve(args, config, this_machine(args.device))
+        tokenizer = load_tokenizer(folder, config)
+        token_map = build_token_map(folder / "tokenizer.json")
+        check_token_map(token_map, config)
+    torch.set_num_threads(options.num_threads)
+    with stages("weights"):
+        network = _network(folder, config, options, token_map.tolist(), report)
+    with stages("caches"):
+        options = _after_weights(options, args)
+        options, sizes = lay_out(config, options)
+        worker = Worker(
+            network,
+            make_pools(config, sizes.num_blocks, sizes.num_slots, device=options.device),
+            options.device,
+        )
+        scheduler = make_scheduler(options, sizes)
+    _log_pools(config, options, sizes)
+    stages.log(_LOG)
+    engine = Engine(scheduler, worker, tokenizer.eos_id)
+    return LoadedModel(folder, config, options, tokenizer, engine)
+
+
+def _network(
+    folder: Path,
+    config: ModelConfig,
+    options: EngineConfig,
+    token_map: list[int],
+    report: Callable[[str], None],
+) -> Network:
+    kernels = load_kernels(act_quant=options.act_quant)
+    dtype = getattr(torch, options.dtype)
+    weight_dtype = getattr(torch, options.weight_dtype)
+    if options.load_format == "dummy":
+        report("load_format is dummy: the weights are random, and so is the text")
+        return build_dummy(
+            config,
+            token_map,
+            kernels,
+            dtype=dtype,
+            weight_dtype=weight_dtype,
+            device=options.device,
+        )
     checkpoint = open_checkpoint(folder, config)
     for warning in checkpoint.index.warnings:
         report(f"warning: {warning}")
-    torch.set_num_threads(engine.num_threads)
-    network = build_network(
+    return build_network(
         config,
         checkpoint,
-        token_map.tolist(),
-        load_kernels(act_quant=engine.act_quant),
-        dtype=getattr(torch, engine.dtype),
-        weight_dtype=getattr(torch, engine.weight_dtype),
-        device=engine.device,
+        token_map,
+        kernels,
+        dtype=dtype,
+        weight_dtype=weight_dtype,
+        device=options.device,
     )
-    return LoadedModel(folder, config, engine, tokenizer, network)
+
+
+def lay_out(config: ModelConfig, options: EngineConfig) -> tuple[EngineConfig, PoolSizes]:
+    """Sizes of the pools, and the options with the longest sequence that they hold.
+
+    A length that the user named is an error if it does not fit; else as much as fits, and the log
+    says so.
+    """
+    budget, num_seqs = options.kv_cache_bytes, options.max_num_seqs
+    longest = options.max_model_len
+    if not options.asked_model_len:
+        left = budget - num_seqs * total_bytes(slot_parts(config, _STORAGE))
+        fits = left // total_bytes(block_parts(config, _STORAGE)) * BLOCK_TOKENS
+        longest = max(1, min(longest, fits))
+        if longest < options.max_model_len:
+            _LOG.info("max_model_len is %d: memory holds no more", longest)
+    sizes = pool_sizes(config, _STORAGE, budget, num_seqs, longest)
+    # More blocks than all sequences could ever fill would only make the tables wider.
+    most = num_seqs * blocks_for(longest)
+    if sizes.num_blocks > most:
+        sizes = replace(sizes, num_blocks=most, num_tokens=most * BLOCK_TOKENS)
+    return replace(options, max_model_len=longest), sizes
+
+
+def make_scheduler(options: EngineConfig, sizes: PoolSizes) -> Scheduler:
+    """A scheduler with pools of these sizes."""
+    bounds = SchedulerConfig(
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=options.max_model_len,
+    )
+    return Scheduler(bounds, BlockPool(sizes.num_blocks), SlotPool(sizes.num_slots))
+
+
+def _after_weights(options: EngineConfig, args: EngineArgs) -> EngineConfig:
+    """On a GPU the caches share what the weights have left, which is known only now."""
+    if options.device != "cuda" or args.kv_cache_bytes is not None:
+        return options
+    free_bytes, _ = torch.cuda.mem_get_info()
+    return replace(options, kv_cache_bytes=int(free_bytes * args.gpu_memory_utilization))
+
+
+def _log_pools(config: ModelConfig, options: EngineConfig, sizes: PoolSizes) -> None:
+    per_token = sizes.block_bytes / BLOCK_TOKENS
+    _LOG.info(
+        "caches: %d blocks of %d bytes (%.0f a token, %d tokens), %d slots of %d bytes",
+        sizes.num_blocks,
+        sizes.block_bytes,
+        per_token,
+        sizes.num_tokens,
+        sizes.num_slots,
+        sizes.slot_bytes,
+    )
+    for part in (*block_parts(config, _STORAGE), *slot_parts(config, _STORAGE)):
+        _LOG.info("  %s: %d layers, %d bytes each", part.name, part.num_layers, part.num_bytes)
+    _LOG.info("%s, computed in %s, %d threads", options.device, options.dtype, options.num_threads)
 
 
 def this_machine(device: str) -> Machine:
     """What torch finds here. An NPU is looked for only when it is asked for."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         has_cuda=torch.cuda.is_available(),
         has_npu=device == "npu" and _has_npu(),
         num_cpus=os.cpu_count() or 1,
+        memory_bytes=pages * page_bytes,
     )
 
 

@@ -1,17 +1,21 @@
 """`LLM`: generation from Python, results in the order of the prompts."""
 
 import logging
+import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from deepinfer.config.engine import engine_args
-from deepinfer.engine.generate import generate, prompt_logprobs
-from deepinfer.engine.loading import load_model
+from tqdm import tqdm
+
+from deepinfer.config.engine import EngineConfig, engine_args
+from deepinfer.engine.loading import LoadedModel, load_model
 from deepinfer.errors import RequestError
-from deepinfer.outputs import CompletionOutput, FinishReason, RequestOutput
-from deepinfer.sampling_params import SamplingParams
-from deepinfer.tokenizer.detokenize import Detokenizer
+from deepinfer.front.collector import Collector
+from deepinfer.front.intake import prompt_token_ids as checked_prompt
+from deepinfer.outputs import RequestOutput
+from deepinfer.sampling_params import SamplingParams, check_against
 from deepinfer.tokenizer.tokenizer import Tokenizer
 
 _LOG = logging.getLogger("deepinfer")
@@ -23,8 +27,9 @@ class LLM:
     model: a folder or a Hugging Face id; None is the demo model, or a random toy if there is none.
     may_download_large: consent to a download of more than 5 GiB.
     report: gets each line that a user should see before the model runs.
-    options: the fields of EngineArgs (dtype="float32", device="cpu", ...); an unknown one is
-    refused. Raises ConfigError or CheckpointError when the model cannot be loaded.
+    options: the fields of EngineArgs (dtype="float32", max_num_seqs=16, ...); an unknown one is
+        refused.
+    Raises ConfigError or CheckpointError when the model cannot be loaded.
     """
 
     def __init__(
@@ -36,7 +41,11 @@ class LLM:
         **options: Any,
     ) -> None:
         args = engine_args(options)
-        self._model = load_model(model, args, may_download_large=may_download_large, report=report)
+        self._model: LoadedModel | None = load_model(
+            model, args, may_download_large=may_download_large, report=report
+        )
+        self._seeds = random.Random(args.seed)
+        self._num_requests = 0
 
     def __enter__(self) -> Self:
         return self
@@ -51,79 +60,115 @@ class LLM:
 
     def close(self) -> None:
         """Free the model's memory. The object is of no use afterwards."""
-        self._model = None  # type: ignore[assignment]
+        self._model = None
+
+    @property
+    def options(self) -> EngineConfig:
+        """What was decided for every option."""
+        return self._loaded.options
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        return self._model.tokenizer
+        return self._loaded.tokenizer
 
     def generate(
         self,
         prompts: str | Sequence[str] | None = None,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
         prompt_token_ids: Sequence[Sequence[int]] | None = None,
+        use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Continue each prompt; one result a prompt, in order.
 
         prompts: text, in which the spelling of a control token is plain text; or prompt_token_ids:
-        token
-        ids, taken as they are. sampling_params: one for all, or one for each; default
+        token ids, taken as they are. sampling_params: one for all, or one for each; default
         SamplingParams(). A prompt that is refused gives a result with `error` set and costs the
         others nothing. Raises RequestError when the arguments do not fit together.
         """
         texts, ids = _requests(prompts, prompt_token_ids)
         params = _params(sampling_params, len(texts))
-        return [self._one(*request) for request in zip(texts, ids, params, strict=True)]
+        results: list[RequestOutput | Collector] = []
+        for text, token_ids, one in zip(texts, ids, params, strict=True):
+            try:
+                results.append(self._submit(text, token_ids, one))
+            except RequestError as error:
+                results.append(RequestOutput(text, [], [], error))
+        running = {c.request_id: c for c in results if isinstance(c, Collector)}
+        hidden = not use_tqdm or not sys.stderr.isatty()
+        try:
+            with tqdm(total=len(running), desc="prompts", disable=hidden) as bar:
+                for request_id, _ in self._run(running):
+                    bar.update(running[request_id].finished)
+        finally:
+            self._abandon(running)
+        return [r.output() if isinstance(r, Collector) else r for r in results]
 
     def stream(
         self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
     ) -> Iterator[str]:
         """The text that follows `prompt`, piece by piece, never half a character.
 
-        prompt: text or token ids. Raises RequestError if it is refused.
+        prompt: text or token ids. Raises RequestError if it is refused, or if sampling_params ask
+        for more than one continuation. A stream that is closed early ends its request.
         """
         text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
-        detokenizer = Detokenizer(self._model.tokenizer)
-        for token_id in self._tokens(text, ids, sampling_params or SamplingParams()):
-            yield detokenizer.push(token_id)
-        yield detokenizer.finish()
-
-    def prompt_logprobs(self, token_ids: Sequence[int]) -> list[float]:
-        """Natural log of the probability of every token but the first, given those before it."""
-        return prompt_logprobs(self._model, token_ids)
-
-    def _one(
-        self, text: str | None, ids: Sequence[int] | None, params: SamplingParams
-    ) -> RequestOutput:
-        token_ids: list[int] = []
+        params = sampling_params or SamplingParams()
+        if params.n != 1:
+            raise RequestError(
+                f"{params.n} continuations", field="n", hint="a stream has one; use generate"
+            )
+        collector = self._submit(text, ids, params)
+        running = {collector.request_id: collector}
         try:
-            prompt_ids = self._prompt_ids(text, ids)
-            token_ids.extend(generate(self._model, prompt_ids, params))
-        except RequestError as error:
-            return RequestOutput(text, list(ids or ()), [], error)
-        stopped = token_ids[-1] == self._model.tokenizer.eos_id and not params.ignore_eos
-        reason: FinishReason = "stop" if stopped else "length"
-        completion = CompletionOutput(0, self._model.tokenizer.decode(token_ids), token_ids, reason)
-        return RequestOutput(text, prompt_ids, [completion])
+            for _, piece in self._run(running):
+                yield piece
+        finally:
+            self._abandon(running)
 
-    def _tokens(
+    @property
+    def _loaded(self) -> LoadedModel:
+        if self._model is None:
+            raise RequestError("the LLM was closed", field="llm", hint="make a new one")
+        return self._model
+
+    def _submit(
         self, text: str | None, ids: Sequence[int] | None, params: SamplingParams
-    ) -> Iterator[int]:
-        return generate(self._model, self._prompt_ids(text, ids), params)
+    ) -> Collector:
+        """Check a request and give it to the engine. Raises RequestError."""
+        model = self._loaded
+        prompt_ids = checked_prompt(text, ids, model.tokenizer, model.config.vocab_size)
+        check_against(params, model.config.vocab_size, model.options.max_model_len)
+        request_id = str(self._num_requests)
+        seed = params.seed
+        if seed is None and model.options.seed is not None:
+            seed = self._seeds.getrandbits(64)
+        model.engine.submit(request_id, prompt_ids, params, seed)
+        self._num_requests += 1
+        return Collector(request_id, text, prompt_ids, params, model.tokenizer)
 
-    def _prompt_ids(self, text: str | None, ids: Sequence[int] | None) -> list[int]:
-        if ids is not None:
-            return list(ids)
-        assert text is not None
-        if text == "":
-            raise RequestError("the prompt is empty", field="prompt", hint="give some text")
-        return self._model.tokenizer.encode(text)
+    def _run(self, running: dict[str, Collector]) -> Iterator[tuple[str, str]]:
+        """Step until all of `running` have finished: (request id, new text) of each news."""
+        engine = self._loaded.engine
+        while not all(collector.finished for collector in running.values()):
+            for delta in engine.step():
+                collector = running.get(delta.request_id)
+                if collector is None:
+                    continue  # of a stream that is open besides
+                piece, stopped = collector.add(delta)
+                if stopped:
+                    engine.finish(delta.request_id, delta.choice, "stop")
+                yield delta.request_id, piece
+
+    def _abandon(self, running: dict[str, Collector]) -> None:
+        """Whoever left early takes nothing along: no request goes on unseen."""
+        for request_id, collector in running.items():
+            if not collector.finished and self._model is not None:
+                self._model.engine.abort(request_id)
 
 
 def _requests(
     prompts: str | Sequence[str] | None, token_ids: Sequence[Sequence[int]] | None
-) -> tuple[list[str | None], list[Sequence[int] | None]]:
+) -> tuple[Sequence[str | None], Sequence[Sequence[int] | None]]:
     """Text and ids of each request; where both are given the ids count."""
     texts = [prompts] if isinstance(prompts, str) else prompts
     if texts is None and token_ids is None:
@@ -136,11 +181,8 @@ def _requests(
             field="prompt_token_ids",
             hint="give one list for each prompt, or leave one of the two out",
         )
-    count = len(texts if texts is not None else token_ids or ())
-    nothing: list[None] = [None] * count
-    return list(texts if texts is not None else nothing), list(
-        token_ids if token_ids is not None else nothing
-    )
+    nothing: list[None] = [None] * len(texts if texts is not None else token_ids or ())
+    return (nothing if texts is None else texts), (nothing if token_ids is None else token_ids)
 
 
 def _params(

@@ -124,5 +124,7 @@ class Attention(nn.Module):
         if selection.candidates is not None:
             carry.candidates[plan.layer_id] = selection.candidates
         table = batch.entries[plan.ratio].table[batch.sequence_ids]
-        rows = table.gather(1, selection.selected.clamp_min(0))
-        carry.selection[plan.layer_id] = rows.masked_fill(selection.selected < 0, -1)
+        rows = selection.selected
+        if table.shape[1]:
+            rows = table.gather(1, rows.clamp_min(0)).masked_fill(rows < 0, -1)
+        carry.selection[plan.layer_id] = rows

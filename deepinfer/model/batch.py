@@ -42,9 +42,9 @@ class Batch:
     positions: int64 [T], absolute, from 0.
     lookback: int64 [T, n], ids of the row's token and the n - 1 before it; -1 before the sequence
     start.
-    sequence_rows: int64 [B, S], the rows of each sequence; -1 where a sequence has fewer than S.
-    sequence_ids: int64 [T], which of the B sequences a row belongs to, and
-    places: int64 [T], which of its S rows it is.
+    sequence_ids: int64 [T], which of the B sequences a row belongs to.
+    groups: every row once. int64 [b, s] each: s rows of b sequences whose index scores are computed
+        together; -1 where a sequence has fewer rows than s.
     window_index: int64 [T, W], rows that a row attends to in what `KVStore.window` returns; -1 for
     none.
     entries: by compression ratio.
@@ -53,9 +53,8 @@ class Batch:
     token_ids: Tensor
     positions: Tensor
     lookback: Tensor
-    sequence_rows: Tensor
     sequence_ids: Tensor
-    places: Tensor
+    groups: tuple[Tensor, ...]
     window_index: Tensor
     entries: Mapping[int, EntryRows]
 
@@ -134,14 +133,12 @@ def make_batch(config: ModelConfig, token_ids: Tensor, start: int = 0) -> Batch:
     num_rows = length - start
     positions = torch.arange(start, length, device=device)
     sequence = torch.arange(num_sequences, device=device)
-    places = torch.arange(num_rows, device=device)
     return Batch(
         token_ids=token_ids[:, start:].flatten(),
         positions=positions.repeat(num_sequences),
         lookback=_lookback(token_ids, config.engram_max_ngram_size)[:, start:].flatten(0, 1),
-        sequence_rows=sequence[:, None] * num_rows + places,
         sequence_ids=sequence.repeat_interleave(num_rows),
-        places=places.repeat(num_sequences),
+        groups=(sequence[:, None] * num_rows + torch.arange(num_rows, device=device),),
         window_index=_window_index(sequence, positions, length, config.sliding_window).flatten(
             0, 1
         ),
@@ -161,8 +158,8 @@ def _lookback(token_ids: Tensor, ngram_size: int) -> Tensor:
 
 
 def _window_index(sequence: Tensor, positions: Tensor, length: int, window: int) -> Tensor:
-    """[B], [S'] -> [B, S', min(W, S)]: the store rows of positions p - W + 1 .. p, oldest first."""
-    back = torch.arange(min(window, length) - 1, -1, -1, device=positions.device)
+    """[B], [S'] -> [B, S', W]: the store rows of positions p - W + 1 .. p, oldest first."""
+    back = torch.arange(window - 1, -1, -1, device=positions.device)
     seen = positions[:, None] - back
     return torch.where(seen < 0, -1, sequence[:, None, None] * length + seen)
 

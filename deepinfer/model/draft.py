@@ -55,7 +55,8 @@ class ConfidenceHead(nn.Module):
 
     def forward(self, hidden: Tensor, previous: Tensor) -> Tensor:
         """hidden [..., D] before the last norm, previous [..., rank] -> float32 [...]."""
-        return self.proj(torch.cat((hidden, previous), -1)).squeeze(-1)
+        both = torch.cat((hidden, previous), -1).to(torch.float32)
+        return (both * self.proj.weight[0].to(torch.float32)).sum(-1)
 
 
 class Draft(nn.Module):
@@ -152,9 +153,8 @@ def draft_batch(
         token_ids=token_ids.flatten(),
         positions=(anchors[:, None] + torch.arange(size, device=device)).flatten(),
         lookback=token_ids.flatten()[:, None],
-        sequence_rows=rows,
         sequence_ids=torch.arange(num_anchors, device=device).repeat_interleave(size),
-        places=torch.arange(size, device=device).repeat(num_anchors),
+        groups=(rows,),
         window_index=seen.repeat_interleave(size, 0),
         entries={},
     )

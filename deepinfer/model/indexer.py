@@ -61,11 +61,7 @@ class Indexer(nn.Module):
         query = self.kernels.round_trip_index(self.kernels.rotate(query, *rotary))
         weights = self.weights_proj(u) * self.head_scale
 
-        by_sequence = batch.sequence_rows.clamp_min(0)
-        scores = self.kernels.index_scores(
-            query[by_sequence], weights[by_sequence], key_store[rows.table]
-        )
-        scores = scores[batch.sequence_ids, batch.places]
+        scores = self._scores(query, weights, batch, key_store[rows.table])
         visible = torch.arange(scores.shape[1], device=u.device) < rows.num_visible[:, None]
         scores = scores.masked_fill(~visible, -torch.inf)
 
@@ -78,3 +74,14 @@ class Indexer(nn.Module):
                 scores, rows.num_visible, c.candidate_block_size, c.candidate_topk_blocks
             )
         return Selection(scores, selected, made)
+
+    def _scores(self, query: Tensor, weights: Tensor, batch: Batch, keys: Tensor) -> Tensor:
+        """Scores float32 [T, N] from queries [T, Hi, Ci], weights [T, Hi] and keys [B, N, Ci]."""
+        scores = keys.new_empty(query.shape[0], keys.shape[1], dtype=torch.float32)
+        for rows in batch.groups:
+            safe = rows.clamp_min(0)
+            sequences = batch.sequence_ids[safe[:, 0]]
+            found = self.kernels.index_scores(query[safe], weights[safe], keys[sequences])
+            real = rows >= 0
+            scores[rows[real]] = found[real]
+        return scores

@@ -8,8 +8,10 @@ text, of probabilities, or of the other requests.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
+# Whatever the owner of the requests tells them apart by; it must be hashable.
+RequestId = Any
 Reason = Literal["stop", "length", "abort", "error"]
 
 
@@ -72,7 +74,7 @@ class Request:
 
     def __init__(
         self,
-        request_id: int | str,
+        request_id: RequestId,
         prompt_token_ids: Sequence[int],
         limits: Limits,
         score_top: int | None = None,

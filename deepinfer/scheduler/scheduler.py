@@ -32,12 +32,12 @@ from deepinfer.scheduler.budget import share_rows
 from deepinfer.scheduler.config import SchedulerConfig
 from deepinfer.scheduler.memory import Memory
 from deepinfer.scheduler.plan import Scheduled
-from deepinfer.scheduler.request import Reason, Request, State
+from deepinfer.scheduler.request import Reason, Request, RequestId, State
 from deepinfer.scheduler.update import Progress, end_reason
 from deepinfer.step import Bool, Int32
 
 # Running requests for one spare block when another is admitted. Without spare blocks the pool is
-# full at once, and requests are preempted over and over. Simulated, 64 requests of 1,000 tokens on
+# full at once, and requests are preempted over and over. Simulated, 64 at once of 1,000 tokens on
 # 256 blocks: without, 41 % of the rows are computed again; with one for every two, 2.5 %, in 4 %
 # more steps; with one for each, 0.7 %, in 11 % more.
 _RUNNING_PER_SPARE = 2
@@ -69,8 +69,8 @@ class Scheduler:
         self.config = config
         self.memory = Memory(blocks, slots, config.max_model_len)
         # Both in order of arrival, and all of the first before all of the second.
-        self._running: dict[int | str, Request] = {}
-        self._waiting: OrderedDict[int | str, Request] = OrderedDict()
+        self._running: dict[RequestId, Request] = {}
+        self._waiting: OrderedDict[RequestId, Request] = OrderedDict()
         self._num_arrived = 0
         self._num_preemptions = 0
         self._in_flight: Scheduled | None = None
@@ -129,7 +129,7 @@ class Scheduler:
         self._num_arrived += 1
         self._waiting[request_id] = request
 
-    def abort(self, request_id: int | str) -> bool:
+    def abort(self, request_id: RequestId) -> bool:
         """End a request that nobody wants any more, wherever it stands.
 
         False if there is none: it may have finished a moment ago. What it owned is free at once; a
@@ -137,7 +137,7 @@ class Scheduler:
         """
         return self.finish(request_id, "abort")
 
-    def finish(self, request_id: int | str, reason: Reason) -> bool:
+    def finish(self, request_id: RequestId, reason: Reason) -> bool:
         """End a request for a reason that its tokens do not show, a stop text; as `abort`."""
         request = self._running.get(request_id) or self._waiting.get(request_id)
         if request is None:

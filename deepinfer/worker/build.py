@@ -5,6 +5,7 @@ The one place that knows both the names of the released format and those of the 
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,10 +33,7 @@ def build_network(
     weight_dtype None keeps weights in the compute dtype: no op of the reference backend computes
     from FP8 or FP4 directly, and either dtype holds their values exactly.
     """
-    setup = Setup(config, kernels, dtype, weight_dtype or dtype)
-    # Parameters are allocated empty, where they will stay: the weights never exist twice in memory.
-    with torch.device(device):
-        network = Network(setup, token_map)
+    network = _empty_network(config, token_map, kernels, dtype, weight_dtype or dtype, device)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             for place, tensor_name in released_names(
@@ -46,6 +44,60 @@ def build_network(
         if plan.engram_id is not None:
             layer.engram.table = open_engram_table(checkpoint.index, plan.layer_id)
     return network.eval()
+
+
+def build_dummy(
+    config: ModelConfig,
+    token_map: list[int],
+    kernels: KernelSet,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    weight_dtype: torch.dtype | None = None,
+    device: str = "cpu",
+) -> Network:
+    """A Network with random weights, for measuring: no checkpoint is needed, and no text makes
+    sense.
+
+    Engram tables are not held at all: rows come from `_DummyTable`.
+    """
+    network = _empty_network(config, token_map, kernels, dtype, weight_dtype or dtype, device)
+    generator = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.fill_(1.0)
+            else:
+                # Activations keep their size from layer to layer, as in a trained network.
+                parameter.normal_(0.0, parameter.shape[-1] ** -0.5, generator=generator)
+    for layer in network.layers:
+        if layer.plan.engram_id is not None:
+            layer.engram.table = _DummyTable(config.engram_head_dim)
+    return network.eval()
+
+
+@dataclass(frozen=True)
+class _DummyTable:
+    """Rows that are a cheap function of their number, so that no table needs to exist."""
+
+    width: int
+
+    def rows(self, row_ids: Tensor) -> Tensor:
+        """int64 [...] -> float32 [..., width]."""
+        column = torch.arange(1, self.width + 1, device=row_ids.device)
+        return torch.sin((row_ids % 4096)[..., None] * column)
+
+
+def _empty_network(
+    config: ModelConfig,
+    token_map: list[int],
+    kernels: KernelSet,
+    dtype: torch.dtype,
+    weight_dtype: torch.dtype,
+    device: str,
+) -> Network:
+    # Parameters are allocated empty, where they will stay: the weights never exist twice in memory.
+    with torch.device(device):
+        return Network(Setup(config, kernels, dtype, weight_dtype), token_map)
 
 
 def released_names(

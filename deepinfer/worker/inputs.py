@@ -1,28 +1,25 @@
 """`StepPlan` -> index arrays: where every row's keys, values and neighbours lie. Numpy, no torch.
 
-All of the paging is arithmetic on positions, done here once a step for all layers: every layer of one
-ratio shares the same indices.
+All of the paging is arithmetic on positions, done here once a step for all layers: every layer of
+one ratio shares the same indices.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS
 from deepinfer.config.model import ModelConfig
-from deepinfer.step import StepPlan
+from deepinfer.step import Int64, StepPlan
 
-Int64 = npt.NDArray[np.int64]
-
-# A sequence with at most this many rows shares its index-score product with others like it; a longer
-# one gets a product of its own, or the padding would cost more than the call.
+# A sequence with at most this many rows shares its index-score product with others like it; a
+# longer one gets a product of its own, or the padding would cost more than the call.
 _FOLDED_ROWS = 8
 
 
 @dataclass(frozen=True)
 class EntryIndex:
-    """Entries of one ratio; letters as in `Batch`. write: int64 [E], where the new ones are stored."""
+    """Entries of one ratio, as in `Batch`. write: int64 [E], where new ones are stored."""
 
     members: Int64
     positions: Int64
@@ -35,8 +32,9 @@ class EntryIndex:
 class StepIndex:
     """All indices of one step; see `Batch` for those that have its names.
 
-    history: int64 [B * (W - 1)], ring rows of the positions before each sequence's first row, or None
-        when every sequence is short enough for its rows to be written to the ring first and read there.
+    history: int64 [B * (W - 1)], ring rows of the positions before each sequence's first row, or
+        None when every sequence is short enough for its rows to be written to the ring first and
+        read there.
     window_rows, window_write: int64 [n], which rows go to the ring, and where.
     slack_rows, slack_write: int64 [n], the same for what is kept per slot for SLACK_ROWS positions.
     slack_read: int64 [B], where the position before each sequence's first row is kept.
@@ -93,7 +91,7 @@ def index_step(config: ModelConfig, plan: StepPlan) -> StepIndex:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Per sequence: counts, starts, slots, first_row [B]. Per row: sequence, place, position [T]."""
+    """[B]: counts, starts, slots, first_row. [T]: sequence, place, position."""
 
     counts: Int64
     starts: Int64
@@ -137,7 +135,7 @@ def _lookback(rows: _Rows, ngram_size: int) -> Int64:
 
 
 def _groups(rows: _Rows) -> tuple[Int64, ...]:
-    """Rows of each sequence, [b, s] with -1 for padding: short sequences together, long ones alone."""
+    """Rows of each sequence, [b, s], -1 for padding: short ones together, long ones alone."""
     short = np.flatnonzero(rows.counts <= _FOLDED_ROWS)
     groups = []
     if len(short):
@@ -159,7 +157,9 @@ def _entries(rows: _Rows, block_tables: Int64, ratio: int) -> EntryIndex:
     # What was pooled of a token before this step is the row of its sequence in the kept part.
     kept = len(rows.position) + sequence[:, None]
     places = block_tables[:, :, None] * per_block + np.arange(per_block)
-    table = np.maximum(places.reshape(len(first), -1)[:, : end.max()], 0)
+    # Whole blocks: the width then has no small values, for which a library sums in another order.
+    width = -(-end.max() // per_block) * per_block
+    table = np.maximum(places.reshape(len(first), -1)[:, :width], 0)
     return EntryIndex(
         members=np.where(back >= 0, rows.first_row[sequence][:, None] + back, kept),
         positions=entry * ratio,

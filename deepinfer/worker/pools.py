@@ -19,12 +19,14 @@ class Pools:
     """All tensors, by layer id.
 
     window: [num_slots, W + SLACK_ROWS, C], position p in row p modulo the ring.
+    draft_window: the same for the draft blocks, by their number.
     pending: float32 [num_slots, SLACK_ROWS, 2, C], values and scores, position p modulo SLACK_ROWS.
-    token_ids: int64 [num_slots, SLACK_ROWS], the same way.
+    token_ids: int32 [num_slots, SLACK_ROWS], the same way.
     entries: [num_blocks, 128 / ratio, C]; keys: [num_blocks, 128 / ratio, Ci].
     """
 
     window: dict[int, Tensor]
+    draft_window: dict[int, Tensor]
     pending: dict[int, Tensor]
     token_ids: Tensor
     entries: dict[int, Tensor]
@@ -39,24 +41,30 @@ def make_pools(
     dtype: torch.dtype = torch.bfloat16,
     device: str = "cpu",
 ) -> Pools:
-    """Allocate. Values in the caches' formats are exact in bfloat16, whatever is computed in."""
-    ring = config.sliding_window + SLACK_ROWS
-    window, pending, entries, keys = {}, {}, {}, {}
-    for plan in plan_layers(config):
-        window[plan.layer_id] = torch.zeros(
-            num_slots, ring, config.head_dim, dtype=dtype, device=device
-        )
-        if not plan.owns_kv:
-            continue
-        shape = (num_blocks, BLOCK_TOKENS // plan.ratio)
-        entries[plan.layer_id] = torch.zeros(*shape, config.head_dim, dtype=dtype, device=device)
-        keys[plan.layer_id] = torch.zeros(*shape, config.index_head_dim, dtype=dtype, device=device)
-        if plan.ratio > 1:
-            pending[plan.layer_id] = torch.zeros(
-                num_slots, SLACK_ROWS, 2, config.head_dim, device=device
-            )
-    token_ids = torch.zeros(num_slots, SLACK_ROWS, dtype=torch.int64, device=device)
-    return Pools(window, pending, token_ids, entries, keys)
+    """Allocate, zeroed. Values in the caches' formats are exact in bfloat16, whatever is computed
+    in.
+    """
+
+    def zeros(*shape: int, kept_as: torch.dtype = dtype) -> Tensor:
+        return torch.zeros(*shape, dtype=kept_as, device=device)
+
+    plans, head = plan_layers(config), config.head_dim
+    sources = {plan.layer_id: BLOCK_TOKENS // plan.ratio for plan in plans if plan.owns_kv}
+    ring = (num_slots, config.sliding_window + SLACK_ROWS, head)
+    return Pools(
+        window={plan.layer_id: zeros(*ring) for plan in plans},
+        draft_window={block: zeros(*ring) for block in range(config.num_nextn_predict_layers)},
+        pending={
+            plan.layer_id: zeros(num_slots, SLACK_ROWS, 2, head, kept_as=torch.float32)
+            for plan in plans
+            if plan.owns_kv and plan.ratio > 1
+        },
+        token_ids=zeros(num_slots, SLACK_ROWS, kept_as=torch.int32),
+        entries={layer: zeros(num_blocks, rows, head) for layer, rows in sources.items()},
+        keys={
+            layer: zeros(num_blocks, rows, config.index_head_dim) for layer, rows in sources.items()
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class PagedStore:
         self._pools, self._index = pools, index
 
     def window(self, layer_id: int, kv: Tensor) -> Tensor:
-        """The layer's ring when the new rows fit in beside all they see; else history, then rows."""
+        """The layer's ring if the new rows fit in beside all they see; else history, then rows."""
         ring, index = self._pools.window[layer_id].flatten(0, 1), self._index
         history = None if index.history is None else ring[index.history]
         # Read before written: a long chunk overwrites the very positions that its first rows see.

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from deepinfer.model.batch import Batch, EntryRows
 from deepinfer.model.network import Hidden, Network
-from deepinfer.sampling.sample import sample, score
-from deepinfer.step import SamplePlan, Scores, StepPlan, StepResult
-from deepinfer.worker.inputs import Int64, StepIndex, index_step
+from deepinfer.sampling.logprobs import join_scores, score
+from deepinfer.sampling.sample import sample
+from deepinfer.step import Int32, Int64, SamplePlan, Scores, StepPlan, StepResult
+from deepinfer.worker.inputs import StepIndex, index_step
 from deepinfer.worker.pools import PagedStore, Pools, StoreIndex
 
 # Prompt rows whose logits are looked at together: [rows, vocabulary] float32 is the largest tensor
@@ -69,11 +70,13 @@ class Worker:
     def _batch(self, plan: StepPlan, index: StepIndex) -> Batch:
         token_ids = self._tensor(plan.token_ids)
         kept_ids = self.pools.token_ids.flatten()
-        kept = torch.cat((token_ids, kept_ids))
+        kept = torch.cat((token_ids, kept_ids.to(token_ids.dtype)))
         at = self._tensor(index.lookback)
         lookback = kept[at.clamp_min(0)].masked_fill(at < 0, -1)
         kept_ids.index_copy_(
-            0, self._tensor(index.slack_write), token_ids[self._tensor(index.slack_rows)]
+            0,
+            self._tensor(index.slack_write),
+            token_ids[self._tensor(index.slack_rows)].to(kept_ids.dtype),
         )
         return Batch(
             token_ids=token_ids,
@@ -103,11 +106,9 @@ class Worker:
             slack_write=self._tensor(index.slack_write),
             slack_read=self._tensor(index.slack_read),
             entry_write={
-                plan.layer_id: written[plan.ratio]
-                for plan in self.network.plans
-                if plan.owns_kv
+                plan.layer_id: written[plan.ratio] for plan in self.network.plans if plan.owns_kv
             },
         )
 
-    def _tensor(self, array: Int64) -> Tensor:
+    def _tensor(self, array: Int32 | Int64) -> Tensor:
         return torch.from_numpy(array).to(self.device, torch.int64)

@@ -18,12 +18,11 @@ def best(scores: list[float], allowed: list[int], count: int) -> list[int]:
 
 
 def selected_one_by_one(scores: Tensor, allowed: Tensor, topk: int) -> Tensor:
-    width = min(topk, scores.shape[1])
     rows = []
     for row, mask in zip(scores.tolist(), allowed.tolist(), strict=True):
         chosen = best(row, [j for j, ok in enumerate(mask) if ok], topk)
-        rows.append(chosen + [-1] * (width - len(chosen)))
-    return torch.tensor(rows, dtype=torch.int64).view(len(scores), width)
+        rows.append(chosen + [-1] * (topk - len(chosen)))
+    return torch.tensor(rows, dtype=torch.int64).view(len(scores), topk)
 
 
 def candidates_one_by_one(
@@ -72,8 +71,7 @@ def test_select_entries(rows, topk, holes):
 def test_select_entries_of_nothing():
     """Guards the shortest prompts: no entry at all, and entries that nobody may take. A01."""
     none = KERNELS.select_entries(torch.zeros(3, 0), torch.zeros(3, 0, dtype=torch.bool), 8)
-    assert none.shape == (3, 0)
-    assert none.dtype == torch.int64
+    assert torch.equal(none, torch.full((3, 8), -1))
     barred = KERNELS.select_entries(torch.randn(2, 9), torch.zeros(2, 9, dtype=torch.bool), 4)
     assert torch.equal(barred, torch.full((2, 4), -1))
 

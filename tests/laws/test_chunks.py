@@ -128,14 +128,13 @@ def ragged_batch(network: Network, sequences: list[Tensor]) -> Batch:
             num_visible=torch.cat([r.num_visible for r in rows]),
         )
     windows = [shifted(b.window_index, s) for b, s in zip(alone, starts, strict=True)]
-    rows = [b.sequence_rows + s for b, s in zip(alone, starts, strict=True)]
+    rows = [b.groups[0] + s for b, s in zip(alone, starts, strict=True)]
     return Batch(
         token_ids=torch.cat(sequences),
         positions=torch.cat([b.positions for b in alone]),
         lookback=torch.cat([b.lookback for b in alone]),
-        sequence_rows=padded(rows, -1),
         sequence_ids=torch.cat([b.sequence_ids + i for i, b in enumerate(alone)]),
-        places=torch.cat([b.places for b in alone]),
+        groups=(padded(rows, -1),),
         window_index=padded(windows, -1),
         entries=entries,
     )

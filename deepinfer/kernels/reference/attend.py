@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepinfer.kernels.reference.linear import row_product
+
 # Largest gathered tensor, in elements: [rows, attended, head_dim].
 _CHUNK_ELEMENTS = 1 << 24
 
@@ -34,8 +36,11 @@ def attend(
     for start in range(0, query.shape[0], rows):
         chunk = slice(start, start + rows)
         index = torch.cat([lists[chunk] for _, lists in stores], 1)
+        absent = index < 0
         gathered = torch.cat([_gather(store, lists[chunk]) for store, lists in stores], 1)
-        parts.append(_attend_gathered(query[chunk], sink, scale, gathered, index < 0))
+        # What stands for "none" is some row of a store: its weight is 0, but 0 times NaN is NaN.
+        gathered = gathered.masked_fill(absent[..., None], 0)
+        parts.append(_attend_gathered(query[chunk], sink, scale, gathered, absent))
     return torch.cat(parts) if parts else torch.empty_like(query)
 
 
@@ -50,7 +55,7 @@ def _attend_gathered(
     query: Tensor, sink: Tensor, scale: float, kv: Tensor, absent: Tensor
 ) -> Tensor:
     """query [t, H, C], kv float32 [t, n, C], absent bool [t, n] -> [t, H, C]."""
-    logits = (query.to(torch.float32) @ kv.transpose(1, 2)) * scale
+    logits = row_product(query.to(torch.float32), kv.transpose(1, 2)) * scale
     logits = logits.masked_fill(absent[:, None], -torch.inf)
     # The sink takes part in the maximum, so the maximum is finite even when every logit is -inf.
     ceiling = (
@@ -59,4 +64,4 @@ def _attend_gathered(
     ceiling = ceiling.detach()
     weights = torch.exp(logits - ceiling[..., None])
     total = weights.sum(-1) + torch.exp(sink - ceiling)
-    return (weights @ kv / total[..., None]).to(query.dtype)
+    return (row_product(weights, kv) / total[..., None]).to(query.dtype)

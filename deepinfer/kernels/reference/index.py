@@ -5,6 +5,8 @@ everywhere.
 import torch
 from torch import Tensor
 
+from deepinfer.kernels.reference.linear import row_product
+
 # Largest intermediate of `index_scores`, in elements: [rows, index heads, entries].
 _CHUNK_ELEMENTS = 1 << 24
 
@@ -13,35 +15,42 @@ def index_scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
     """Score of every entry for every row, rounded once to the query's dtype and returned as
     float32.
 
-    query [B, S, Hi, Ci], weights [B, S, Hi], keys [B, N, Ci] of B sequences with S rows each -> [B,
-    S, N]: sum over heads of weight * relu(query . key). Rounding makes ties common in bfloat16;
-    ranking rounded scores is what the release does.
+    query [B, S, Hi, Ci], weights [B, S, Hi], keys [B, N, Ci] of B sequences with S rows each
+    -> [B, S, N]: sum over heads of weight * relu(query . key). Rounding makes ties common in
+    bfloat16; ranking rounded scores is what the release does.
     """
     num_keys, num_heads = keys.shape[1], query.shape[2]
     rows = max(1, _CHUNK_ELEMENTS // max(1, query.shape[0] * num_heads * num_keys))
-    wide_keys = keys.to(torch.float32)[:, None].transpose(-1, -2)
+    wide_keys = keys.to(torch.float32).transpose(1, 2)
     parts = []
     for q, w in zip(query.split(rows, 1), weights.split(rows, 1), strict=True):
-        match = torch.relu(q.to(torch.float32) @ wide_keys)
-        parts.append((w.to(torch.float32)[..., None, :] @ match).squeeze(-2))
+        match = row_product(q.flatten(1, 2).to(torch.float32), wide_keys)
+        match = torch.relu(match).unflatten(1, (-1, num_heads))
+        # Not a product of matrices: one row of weights would be summed in another order.
+        parts.append((match * w.to(torch.float32)[..., None]).sum(2))
     return torch.cat(parts, 1).to(query.dtype).to(torch.float32)
 
 
 def select_entries(scores: Tensor, allowed: Tensor, topk: int) -> Tensor:
-    """The best entries of each row: int64 [T, min(topk, N)], ascending, then -1.
+    """The best entries of each row: int64 [T, topk], ascending, then -1.
 
     scores float32 [T, N]; allowed bool [T, N] (visible, and a candidate where candidates restrict).
+    The
+    width is always topk: where an entry stands in the list must not depend on the batch.
     """
     num_entries = scores.shape[1]
-    # When nothing can be cut the scores do not matter: the result is "all allowed".
-    if num_entries <= topk:
-        chosen = torch.where(allowed, torch.arange(num_entries, device=scores.device), num_entries)
-    else:
+    chosen = allowed
+    if num_entries > topk:
         ranked = scores.masked_fill(~allowed, -torch.inf)
-        order = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :topk]
-        chosen = order.masked_fill(~allowed.gather(1, order), num_entries)
-    chosen = chosen.sort(dim=-1).values
-    return chosen.masked_fill(chosen == num_entries, -1)
+        least = ranked.topk(topk, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+        above, equal = ranked > least, (ranked == least) & allowed
+        # Of the entries that tie for the last places, the first ones.
+        room = topk - above.sum(-1, keepdim=True)
+        chosen = above | (equal & (equal.cumsum(-1) <= room))
+    place = (chosen.cumsum(-1) - 1).masked_fill(~chosen, topk)
+    entry = torch.arange(num_entries, device=scores.device).expand_as(place)
+    selected = torch.full((scores.shape[0], topk + 1), -1, device=scores.device)
+    return selected.scatter_(1, place, entry)[:, :topk]
 
 
 def candidate_entries(

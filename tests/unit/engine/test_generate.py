@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from deepinfer.checkpoint.tiny import tiny_config, write_tiny
+from deepinfer.config.engine import EngineArgs
 from deepinfer.engine import generate as module
 from deepinfer.engine.generate import check_prompt, generate, prompt_logprobs
-from deepinfer.engine.loading import LoadedModel
+from deepinfer.engine.loading import LoadedModel, load_model
 from deepinfer.errors import RequestError
 from deepinfer.sampling.draw import draw
 from deepinfer.sampling_params import SamplingParams
@@ -48,9 +51,9 @@ def swapped_head(model: LoadedModel, first: int, second: int) -> Iterator[None]:
             weight[[first, second]] = weight[[second, first]]
 
 
-@pytest.mark.parametrize("length", [1, 5, 40, 511, 512, 513, 600])
+@pytest.mark.parametrize("length", [1, 40, 512, 513, 600])
 def test_greedy_equals_whole_forwards(length: int, loaded: LoadedModel) -> None:
-    """A02: a prompt in chunks, and then token by token, gives other tokens than the whole at once."""
+    """A02: a prompt in chunks, then token by token, gives other tokens than the whole at once."""
     prompt = random_ids(length)
     tokens = list(generate(loaded, prompt, GREEDY))
     assert len(tokens) == 8
@@ -95,7 +98,7 @@ def test_rows_are_computed_once_and_in_chunks(
     assert rows == [512, 512]
 
 
-@pytest.mark.parametrize("length", [2, 3, 40, 511, 512, 513, 600, 1025])
+@pytest.mark.parametrize("length", [2, 3, 40, 512, 513, 600, 1025])
 def test_prompt_logprobs_equal_a_whole_forward(length: int, loaded: LoadedModel) -> None:
     """C12, C13: log-probabilities are shifted by one, or wrong where two chunks meet."""
     ids = random_ids(length)
@@ -116,11 +119,11 @@ def test_same_seed_same_tokens(loaded: LoadedModel) -> None:
     prompt = random_ids(9)
 
     def tokens(seed: int) -> list[int]:
-        return list(generate(loaded, prompt, SamplingParams(seed=seed, max_tokens=6)))
+        return list(generate(loaded, prompt, SamplingParams(seed=seed, max_tokens=4)))
 
-    assert tokens(3) == tokens(3)
-    assert tokens(-1) == tokens(2**64 - 1)
-    assert len({tuple(tokens(seed)) for seed in (0, 1, 2, -1, 2**63)}) == 5
+    found = [tokens(seed) for seed in (3, -1, 4)]
+    assert [tokens(3), tokens(2**64 - 1)] == found[:2]
+    assert len(set(map(tuple, found))) == 3
 
 
 def test_no_seed_is_not_a_constant(loaded: LoadedModel) -> None:
@@ -136,7 +139,7 @@ def test_greedy_does_not_ask_the_seed(loaded: LoadedModel) -> None:
     """F06: temperature 0 depends on the seed, or on the filters."""
     prompt = random_ids(9)
     expected = list(generate(loaded, prompt, GREEDY))
-    for seed in (None, 0, 1, -1):
+    for seed in (None, 1):
         assert list(generate(loaded, prompt, replace(GREEDY, seed=seed))) == expected
     filtered = replace(GREEDY, temperature=1e-6, top_k=3, top_p=0.5, seed=1)
     assert list(generate(loaded, prompt, filtered)) == expected
@@ -166,12 +169,13 @@ def test_max_model_len(length: int, expected: int, loaded: LoadedModel) -> None:
     assert len(tokens) == expected
 
 
-def test_the_end_of_the_context(loaded: LoadedModel) -> None:
+def test_the_end_of_the_context(tmp_path: Path) -> None:
     """I04: the last position that the checkpoint allows cannot be computed."""
-    limit = loaded.config.max_position_embeddings
-    assert loaded.engine.max_model_len == limit
+    write_tiny(tmp_path, config=tiny_config(max_position_embeddings=300))
+    model = load_model(str(tmp_path), EngineArgs(device="cpu", dtype="float32"))
+    assert model.engine.max_model_len == 300
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-    assert len(list(generate(loaded, [3] * (limit - 2), params))) == 2
+    assert len(list(generate(model, [3] * 298, params))) == 2
 
 
 @pytest.mark.parametrize("place", [0, 1, 4])

@@ -180,7 +180,9 @@ def test_min_tokens() -> None:
     assert stream.stop_reason is None
     assert stream.push(ids[2:]) == "b "
     assert (stream.stop_reason, stream.num_tokens) == ("END", 4)
-    # It may begin among the first tokens, if it does not end there.
+    # It may begin among the first tokens, if it does not end there; also inside one that did.
+    stream, ids = stream_of("a", "a", "a", "b", stop=["aa"], min_tokens=2)
+    assert stream.push(ids) == "a"
     stream, ids = stream_of("aE", "ND", stop=["END"], min_tokens=1)
     assert stream.push(ids) == "a"
 

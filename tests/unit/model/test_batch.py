@@ -27,7 +27,7 @@ def test_decode_after_the_worked_example(tiny_config):
     assert rows.num_visible.tolist() == [3]
     assert batch.positions.tolist() == [5]
     assert batch.token_ids.tolist() == [15]
-    assert batch.window_index.tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert batch.window_index.tolist() == [[NONE] * 10 + [0, 1, 2, 3, 4, 5]]
 
 
 def test_decode_that_completes_nothing(tiny_config):
@@ -42,7 +42,7 @@ def test_decode_that_completes_nothing(tiny_config):
 def test_first_token(tiny_config):
     """Guards spec 18, check 5: a first token has one entry of ratio 1, none of 2. A01."""
     batch = make_batch(tiny_config, torch.tensor([[10]]))
-    assert batch.window_index.tolist() == [[0]]
+    assert batch.window_index.tolist() == [[NONE] * 15 + [0]]
     assert batch.entries[1].num_visible.tolist() == [1]
     assert batch.entries[2].num_visible.tolist() == [0]
     assert batch.entries[2].table.shape == (1, 0)
@@ -88,9 +88,9 @@ def test_lookback(tiny_config, start):
 def test_rows_of_sequences(tiny_config):
     """Guards the two ways to say whose row it is: they must agree."""
     batch = make_batch(tiny_config, torch.arange(12).view(3, 4), 1)
-    assert batch.sequence_rows.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    rows = batch.sequence_rows[batch.sequence_ids, batch.places]
-    assert rows.tolist() == list(range(9))
+    (rows,) = batch.groups
+    assert rows.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert batch.sequence_ids[rows].tolist() == [[0] * 3, [1] * 3, [2] * 3]
     assert batch.token_ids.tolist() == [1, 2, 3, 5, 6, 7, 9, 10, 11]
 
 

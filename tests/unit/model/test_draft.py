@@ -45,7 +45,7 @@ def test_two_sequences(tiny_config):
     assert seen[:5] == [[0, 1, 20, 21, 22, 23, 24]] * 5
     assert seen[5:] == [[10, 11, 12, 25, 26, 27, 28, 29]] * 5
     assert batch.sequence_ids.tolist() == [0] * 5 + [1] * 5
-    assert batch.sequence_rows.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert [rows.tolist() for rows in batch.groups] == [[[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]]
 
 
 def test_store():

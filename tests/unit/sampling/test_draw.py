@@ -119,6 +119,15 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
     assert greedy(torch.tensor([[-0.0, 0.0]])).tolist() == [0]
 
 
+def test_greedy_stays_in_the_vocabulary() -> None:
+    """A14: NaN among the logits makes a token that does not exist, and the next step crashes."""
+    logits = torch.tensor([[1.0, torch.nan, 2.0], [torch.nan] * 3, [1.0, 2.0, 0.0]])
+    found = greedy(logits)
+    assert (found >= 0).all()
+    assert (found < 3).all()
+    assert found[2] == 1
+
+
 @pytest.mark.parametrize(
     ("options", "vocab_size"),
     [
@@ -264,3 +273,11 @@ def test_top_p_of_a_flat_distribution(vocab_size: int) -> None:
     for top_p in (0.25, 0.5, 1 - 2**-20):
         kept = filter_logits(logits, -1, top_p).isfinite().sum(-1)
         assert kept.tolist() == [math.ceil(vocab_size * top_p)] * 2
+
+
+def test_top_p_of_a_long_tail() -> None:
+    """G04: the small probabilities of a tail vanish in their sum, and top_p cuts it off."""
+    logits = torch.linspace(0, -25, 2000, dtype=torch.float64)[None]
+    for digits in range(1, 8):
+        kept = filter_logits(logits, -1, 1 - 10.0**-digits).isfinite().sum()
+        assert kept == len(plain_kept(logits[0].tolist(), -1, 1 - 10.0**-digits)), digits

@@ -38,6 +38,11 @@ class PreparedParams:
     biases: Float32
 
     @property
+    def num_logprobs(self) -> int:
+        """Likeliest tokens to report, 0 for none but the token's own, -1 for nothing."""
+        return self.wholes[3]
+
+    @property
     def counts_seen(self) -> bool:
         """Whether the repetition penalty is on."""
         return self.reals[3] != 1.0

@@ -1,0 +1,125 @@
+"""`Collector`: turns the news of one request into text and, in the end, into its RequestOutput.
+
+Knows tokens, text and stop strings. Does not know how tokens come about.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from deepinfer.front.stream import TextStream
+from deepinfer.messages import Delta
+from deepinfer.outputs import (
+    CompletionOutput,
+    FinishReason,
+    RequestOutput,
+    Timings,
+    TokenLogprob,
+)
+from deepinfer.sampling_params import SamplingParams
+from deepinfer.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass
+class _Choice:
+    """One continuation as far as it has come."""
+
+    stream: TextStream
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+class Collector:
+    """All continuations of one request."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: str | None,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.request_id = request_id
+        self._prompt, self._prompt_ids, self._params = prompt, prompt_ids, params
+        self._eos_id, self._clock = tokenizer.eos_id, clock
+        self._arrival_s = clock()
+        self._first_token_s: float | None = None
+        # The first token follows nothing, so it has none.
+        self._prompt_logprobs: list[TokenLogprob | None] = [None]
+        self._choices = [
+            _Choice(
+                TextStream(
+                    tokenizer,
+                    stop=params.stop or (),
+                    include_stop=params.include_stop_str_in_output,
+                    min_tokens=params.min_tokens,
+                )
+            )
+            for _ in range(params.n)
+        ]
+
+    @property
+    def finished(self) -> bool:
+        """No continuation goes on."""
+        return all(choice.finish_reason is not None for choice in self._choices)
+
+    def add(self, delta: Delta) -> tuple[str, bool]:
+        """(text of the delta's continuation that is final now, whether a stop string ended it).
+
+        After a stop string the engine must be told to finish the continuation.
+        """
+        choice = self._choices[delta.choice]
+        self._prompt_logprobs += delta.prompt_logprobs
+        text = ""
+        if delta.token_id is not None:
+            if self._first_token_s is None:
+                self._first_token_s = self._clock()
+            choice.token_ids.append(delta.token_id)
+            if delta.logprob is not None:
+                choice.logprobs.append(delta.logprob)
+            text = choice.stream.push([delta.token_id])
+        if choice.stream.stop_reason is not None:
+            choice.finish_reason, choice.stop_reason = "stop", choice.stream.stop_reason
+            return text, delta.finish_reason is None
+        if delta.finish_reason is not None:
+            text += self._end(choice, delta.finish_reason)
+        return text, False
+
+    def output(self) -> RequestOutput:
+        """The result; a continuation that has not ended counts as aborted."""
+        wanted = self._params.num_logprobs >= 0
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self._prompt,
+            prompt_token_ids=self._prompt_ids,
+            outputs=[
+                CompletionOutput(
+                    index=index,
+                    text=choice.stream.text,
+                    token_ids=choice.token_ids,
+                    finish_reason=choice.finish_reason or "abort",
+                    logprobs=choice.logprobs if wanted else None,
+                    stop_reason=choice.stop_reason,
+                )
+                for index, choice in enumerate(self._choices)
+            ],
+            prompt_logprobs=self._prompt_logprobs
+            if self._params.num_prompt_logprobs >= 0
+            else None,
+            timings=Timings(self._arrival_s, self._first_token_s, self._clock()),
+        )
+
+    def _end(self, choice: _Choice, reason: FinishReason) -> str:
+        """The text that was held back in case a stop string would follow."""
+        choice.finish_reason = reason
+        text = choice.stream.finish()
+        if choice.stream.stop_reason is not None:
+            # Half a character at the end became a sign that completes a stop string.
+            choice.finish_reason, choice.stop_reason = "stop", choice.stream.stop_reason
+        elif reason == "stop" and choice.token_ids[-1] in (self._params.stop_token_ids or ()):
+            choice.stop_reason = choice.token_ids[-1]
+        return text

@@ -1,0 +1,26 @@
+"""What the engine tells whoever reads its answers. Plain data; no tensor, no text.
+
+One `Delta` for each token, in order; the server's processes will send the same.
+"""
+
+from dataclasses import dataclass, field
+
+from deepinfer.outputs import FinishReason, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """News of one continuation.
+
+    token_id: its new token, or None when it ends without one. logprob: of that token, if asked for.
+    prompt_logprobs: of prompt tokens, in order, each once; they come before or with the first
+    token.
+    finish_reason: set in the last Delta.
+    """
+
+    request_id: str
+    choice: int
+    token_id: int | None = None
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
