@@ -63,17 +63,21 @@ TORCH_RANGE = $(BIN)/python -c 'import tomllib; \
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 print(next(d for d in project["dependencies"] if d.startswith("torch")))'
 
-# The first candidate that starts, is a version that torch has builds for, and can make an environment.
-# (A name may exist and not start, as with pyenv; Debian's python3 comes without ensurepip.)
+# The first candidate that starts, is a version that torch has builds for, and can make an
+# environment. (A name may exist and not start, as with pyenv; Debian's python3 lacks ensurepip.)
+PYTHONS = $(or $(PYTHON),$(CANDIDATES))
+IS_VERSION = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+NO_VERSION = error: no Python 3.11 to 3.14 among: $(PYTHONS); \
+install one, or say make PYTHON=/path/to/python
+NO_VENV = cannot make an environment (no module ensurepip); \
+Debian, Ubuntu: apt install python3-venv
+
 $(BIN)/python:
-	@good= ; bare= ; for p in $(or $(PYTHON),$(CANDIDATES)); do \
-	  "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null || continue; \
+	@good= ; bare= ; for p in $(PYTHONS); do \
+	  "$$p" -c '$(IS_VERSION)' 2>/dev/null || continue; \
 	  if "$$p" -c 'import venv, ensurepip' 2>/dev/null; then good=$$p; break; fi; \
 	  bare=$${bare:-$$p}; \
 	done; \
 	if test -n "$$good"; then echo "$$good -m venv $(VENV)"; "$$good" -m venv $(VENV); \
-	elif test -n "$$bare"; then \
-	  echo "error: $$bare cannot make an environment (no module ensurepip); Debian, Ubuntu: apt install python3-venv" >&2; exit 1; \
-	else \
-	  echo "error: no Python 3.11 to 3.14 among: $(or $(PYTHON),$(CANDIDATES)); install one, or: make PYTHON=/path/to/python" >&2; exit 1; \
-	fi
+	elif test -n "$$bare"; then echo "error: $$bare $(NO_VENV)" >&2; exit 1; \
+	else echo "$(NO_VERSION)" >&2; exit 1; fi

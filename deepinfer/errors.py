@@ -18,6 +18,10 @@ class DeepInferError(Exception):
         self.hint = hint
         super().__init__(f"{where}: {what}\n  hint: {hint}")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process borders.
+        return _rebuild, (type(self), {"what": self.what, "where": self.where, "hint": self.hint})
+
 
 class ConfigError(DeepInferError):
     """An option, an environment name, or a key of config.json or the tokenizer is wrong."""
@@ -35,9 +39,9 @@ class RequestError(DeepInferError):
         super().__init__(what, where=field, hint=hint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_request_error, (self.what, self.field, self.hint))
+        return _rebuild, (type(self), {"what": self.what, "field": self.field, "hint": self.hint})
 
 
-def _rebuild_request_error(what: str, field: str, hint: str) -> RequestError:
-    """Pickling drops keyword arguments, and errors cross process borders."""
-    return RequestError(what, field=field, hint=hint)
+def _rebuild(kind: type[DeepInferError], said: dict[str, str]) -> DeepInferError:
+    """Unpickle: an error's arguments have names, which pickling would drop."""
+    return kind(**said)

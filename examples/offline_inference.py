@@ -5,10 +5,10 @@ DEEPINFER_ACCELERATOR is nvidia, ascend or cpu (default: what is there).
 """
 
 import math
+import sys
 from pathlib import Path
 
-from deepinfer import LLM, SamplingParams
-from deepinfer.config.env import environment
+from deepinfer import LLM, DeepInferError, SamplingParams
 
 TEXT = Path(__file__).with_name("text.txt").read_text(encoding="utf-8")
 PROMPTS = ["The old bridge", "Every morning the baker", "Two and two"]
@@ -16,8 +16,7 @@ PROMPTS = ["The old bridge", "Every morning the baker", "Two and two"]
 
 def main() -> None:
     """Print both."""
-    folder = environment().model_dir
-    with LLM(str(folder) if folder else None) as llm:
+    with LLM() as llm:
         scored = llm.generate(TEXT, SamplingParams(max_tokens=1, prompt_logprobs=True))[0]
         logprobs = [one.logprob for one in scored.prompt_logprobs or [] if one is not None]
         perplexity = math.exp(-sum(logprobs) / len(logprobs))
@@ -29,4 +28,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except DeepInferError as error:
+        sys.exit(f"error: {error}")

@@ -31,10 +31,14 @@ FILES = [
 # library that is has changed more than once.
 _HTTP_ERROR: type[Exception] = hub_errors.HTTPError  # type: ignore[attr-defined]
 LARGE_BYTES = 5 * 2**30
-_REPOSITORY_ID = re.compile(r"[\w.-]+/[\w.-]+")
+# Each half starts and ends with a letter or digit; "..", "--" or great length mean a path.
+_HALF = r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9])?"
+_REPOSITORY_ID = re.compile(rf"(?!.*(?:--|\.\.)){_HALF}/{_HALF}", re.ASCII)
 
 
-def find_model(model: str, *, may_download_large: bool, report: Callable[[str], None]) -> Path:
+def find_model(
+    model: str | Path, *, may_download_large: bool, report: Callable[[str], None]
+) -> Path:
     """The folder of a model.
 
     A folder is taken as it is. "owner/name" is looked for in the local cache of huggingface_hub and
@@ -42,7 +46,8 @@ def find_model(model: str, *, may_download_large: bool, report: Callable[[str], 
     a check of the disk, and beyond 5 GiB only with `may_download_large`. `report` gets one line
     before a download. Raises ConfigError.
     """
-    folder = Path(model).expanduser()
+    model = str(model)
+    folder = _expanded(model)
     if folder.is_dir():
         return folder
     if folder.exists() or not _REPOSITORY_ID.fullmatch(model):
@@ -60,12 +65,20 @@ def find_model(model: str, *, may_download_large: bool, report: Callable[[str], 
     return _download(model, may_download_large, report)
 
 
+def _expanded(model: str) -> Path:
+    """The path with ~ for the user's home, where there is such a user."""
+    try:
+        return Path(model).expanduser()
+    except RuntimeError:
+        return Path(model)
+
+
 def _is_complete(folder: Path) -> bool:
     """Whether every file that a model needs is there: an interrupted download leaves some out."""
     listing = folder / "model.safetensors.index.json"
     try:
         shards = set(json.loads(listing.read_bytes())["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         shards = {"model.safetensors"}
     return all((folder / name).exists() for name in ("config.json", "tokenizer.json", *shards))
 

@@ -85,13 +85,12 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts about the machine that `resolve` needs. device_bytes: free memory of its GPU."""
+    """The facts about the machine that `resolve` needs. memory_bytes: of the CPU."""
 
     has_cuda: bool
     has_npu: bool
     num_cpus: int
     memory_bytes: int
-    device_bytes: int = 0
 
 
 # Names that scripts for DeepInfer 0.1 pass and that mean nothing, or nothing else, here.
@@ -130,10 +129,10 @@ def engine_args(options: dict[str, Any]) -> EngineArgs:
     return EngineArgs(**options)
 
 
-def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineConfig:
-    """Decide every option. Raises ConfigError for a value that cannot be honoured here."""
+def check_options(args: EngineArgs, machine: Machine) -> None:
+    """Refuse what can be refused before a model is looked for, or downloaded. Raises ConfigError."""
+    usable_device(args.device, machine)
     for name, words in (
-        ("device", Device),
         ("dtype", Dtype),
         ("weight_dtype", WeightDtype),
         ("act_quant", ActQuant),
@@ -142,7 +141,12 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         _one_of(name, getattr(args, name), get_args(words))
     for name in ("data_parallel_size", "context_parallel_size", "expert_parallel_size"):
         _whole(name, getattr(args, name), 1, 1)
-    device = _device(args.device, machine)
+
+
+def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineConfig:
+    """Decide every option. Raises ConfigError for a value that cannot be honoured here."""
+    check_options(args, machine)
+    device = usable_device(args.device, machine)
     if args.batch_invariant and device != "cpu":
         raise ConfigError(
             f"not supported on {device}", where="batch_invariant", hint="use device=cpu"
@@ -167,7 +171,7 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
             2**20,
         ),
         kv_cache_bytes=_or(
-            _cache_bytes(device, args, machine), "kv_cache_bytes", args.kv_cache_bytes, 1, 2**60
+            _cache_bytes(args, machine), "kv_cache_bytes", args.kv_cache_bytes, 1, 2**60
         ),
         num_threads=_or(
             1 if one_thread else machine.num_cpus, "num_threads", args.num_threads, 1, 1024
@@ -176,7 +180,9 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
     )
 
 
-def _device(wanted: str, machine: Machine) -> str:
+def usable_device(wanted: str, machine: Machine) -> str:
+    """cpu, cuda or npu. Raises ConfigError for one that is not there, before anything is loaded."""
+    _one_of("device", wanted, get_args(Device))
     if wanted == "auto":
         return "cuda" if machine.has_cuda else "cpu"
     missing = (wanted == "cuda" and not machine.has_cuda) or (
@@ -195,7 +201,7 @@ def _device(wanted: str, machine: Machine) -> str:
     return wanted
 
 
-def _cache_bytes(device: str, args: EngineArgs, machine: Machine) -> int:
+def _cache_bytes(args: EngineArgs, machine: Machine) -> int:
     share = args.gpu_memory_utilization
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise ConfigError(
@@ -203,9 +209,8 @@ def _cache_bytes(device: str, args: EngineArgs, machine: Machine) -> int:
             where="gpu_memory_utilization",
             hint="it is the share of a GPU's free memory that caches may take",
         )
-    if device == "cpu":
-        return int(machine.memory_bytes * _CPU_CACHE_SHARE)
-    return int(machine.device_bytes * share)
+    # On a GPU it is a share of what the weights will leave: whoever loads them knows that later.
+    return int(machine.memory_bytes * _CPU_CACHE_SHARE)
 
 
 def _one_of(name: str, value: object, words: tuple[str, ...]) -> None:

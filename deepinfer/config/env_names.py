@@ -33,8 +33,7 @@ class EnvName:
 _NO_RANKS = "one process computes all: there are no ranks to talk to or to balance"
 _NO_GRAPHS = "no CUDA graphs are captured"
 _NO_DRAFTS = "generation does not use drafts yet"
-_NO_POOLS = "there are no shared pools yet: each sequence has a cache of its own"
-_NO_QUEUE = "prompts are computed one after the other: there is no scheduler yet"
+_NO_PREFIXES = "no state of a sequence is kept for another one yet"
 _NO_GRAMMAR = "there is no structured output yet"
 _NO_IMAGES = "there is no image input yet"
 _NO_CURVE = "no step times are measured or cached"
@@ -92,21 +91,20 @@ ENV_NAMES: tuple[EnvName, ...] = (
         *("DFLASH_ENFORCE_EAGER", "DFLASH_CUDAGRAPH_BATCH_SIZE_INTERVAL"),
     ),
     *_not_needed(_NO_CURVE, "DECODE_PERF_CACHE_DIR", "DECODE_PERF_CACHE_TTL_SEC"),
-    *_not_needed(
-        _NO_POOLS,
-        *("NUM_STATE_SLOTS_RATIO", "PREFILL_STORE_EXTRA_STATE", "PREFILL_STORE_EXTRA_SIZE"),
-    ),
+    *_not_needed("there is one slot for each of max_num_seqs", "NUM_STATE_SLOTS_RATIO"),
+    *_not_needed(_NO_PREFIXES, "PREFILL_STORE_EXTRA_STATE", "PREFILL_STORE_EXTRA_SIZE"),
     *_not_needed(
         _NO_GRAMMAR,
         *("XGRAMMAR_DEBUG", "XGRAMMAR_TIMEOUT", "XGRAMMAR_DISABLE_CACHE"),
         *("XGRAMMAR_CACHE_LIMIT_BYTES", "SO_BUILDER_CPUS"),
     ),
-    *_not_needed(_NO_QUEUE, "PREFILL_MAX_SUM_SEQLEN_K", "ZERO_OVERHEAD_SCHEDULING"),
+    *_not_needed("max_num_batched_tokens bounds a step", "PREFILL_MAX_SUM_SEQLEN_K"),
+    *_not_needed("a step ends before the next is planned", "ZERO_OVERHEAD_SCHEDULING"),
     *_not_needed(_NO_STATISTICS, "LOGGING_INTERVAL_STEP", "RINGBUFFER_WARNING_INTERVAL"),
     *_not_needed("Python's own garbage collection is left alone", "GC_INTERVAL_STEP"),
     _refused("YOCO_PREFILL_TRUNCATION_MODE", ("off",), "every layer computes every row"),
     *_not_needed("every layer computes every row", "YOCO_PREFILL_KEEP_TOKENS"),
-    *_not_needed("each sequence is computed alone: always so", "BATCH_INVARIANT"),
+    _refused("BATCH_INVARIANT", OFF, "say it as an option: batch_invariant"),
     *_not_needed("there is no such guard", "DISABLE_SYNC_GUARD"),
     _refused("PROFILE_TORCH_CUDA_MEMORY", OFF, _NO_PROFILER),
     _refused("ENABLE_MEMORY_TRACING", OFF, _NO_PROFILER),

@@ -25,7 +25,7 @@ from deepinfer.cache.slots import SlotPool
 from deepinfer.checkpoint.load import open_checkpoint
 from deepinfer.checkpoint.source import find_model
 from deepinfer.checkpoint.tiny import write_tiny
-from deepinfer.config.engine import EngineArgs, EngineConfig, Machine, resolve
+from deepinfer.config.engine import EngineArgs, EngineConfig, Machine, check_options, resolve
 from deepinfer.config.env import Accelerator, environment
 from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.config.words import Device
@@ -61,7 +61,7 @@ class LoadedModel:
 
 
 def load_model(
-    model: str | None,
+    model: str | Path | None,
     args: EngineArgs,
     *,
     may_download_large: bool = False,
@@ -69,8 +69,9 @@ def load_model(
 ) -> LoadedModel:
     """Find, check and load a model. `report` gets lines that a user should see.
 
-    None is the demo model that ships with the project; without one, a random toy. The options are
-    checked before any weight is read. DEEPINFER_ACCELERATOR stands for device when that is auto.
+    None is DEEPINFER_HF_MODEL_DIR; without it, the demo model that ships with the project; without
+    one, a random toy. The options are checked before anything is downloaded or read.
+    DEEPINFER_ACCELERATOR stands for device when that is auto.
     Raises ConfigError or CheckpointError.
     """
     seen = environment()
@@ -78,6 +79,9 @@ def load_model(
         report(f"warning: {warning}")
     if args.device == "auto" and seen.accelerator is not None:
         args = replace(args, device=_DEVICES[seen.accelerator])
+    machine = this_machine(args.device)
+    check_options(args, machine)
+    model = seen.model_dir if model is None else model
     stages = Stages()
     with stages("find"):
         folder = (
@@ -87,7 +91,7 @@ def load_model(
         )
     with stages("check"):
         config = read_model_config(folder)
-        options = resolve(args, config, this_machine(args.device))
+        options = resolve(args, config, machine)
         tokenizer = load_tokenizer(folder, config)
         token_map = build_token_map(folder / "tokenizer.json")
         check_token_map(token_map, config)

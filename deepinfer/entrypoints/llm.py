@@ -4,6 +4,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +25,8 @@ _LOG = logging.getLogger("deepinfer")
 class LLM:
     """A loaded model.
 
-    model: a folder or a Hugging Face id; None is the demo model, or a random toy if there is none.
+    model: a folder or a Hugging Face id; None is DEEPINFER_HF_MODEL_DIR, else the demo model, else a
+        random toy.
     may_download_large: consent to a download of more than 5 GiB.
     report: gets each line that a user should see before the model runs.
     options: the fields of EngineArgs (dtype="float32", max_num_seqs=16, ...); an unknown one is
@@ -34,7 +36,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | None = None,
+        model: str | Path | None = None,
         *,
         may_download_large: bool = False,
         report: Callable[[str], None] = _LOG.warning,

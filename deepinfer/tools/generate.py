@@ -1,5 +1,6 @@
 """`deepinfer generate`: prompts in, text out, streamed to whoever reads it."""
 
+import io
 import json
 import sys
 import time
@@ -16,7 +17,7 @@ _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARAC
 del _CONTROLS[ord("\t")], _CONTROLS[ord("\n")]
 
 
-def read_prompts(prompts: list[str], file: Path | None, stdin: TextIO) -> list[str]:
+def read_prompts(prompts: list[str], file: Path | None, stdin: TextIO | None) -> list[str]:
     """Prompts from the arguments, or one from each line of `file`, or all of stdin as one.
 
     Raises RequestError when there is none, or two sources at once.
@@ -28,13 +29,14 @@ def read_prompts(prompts: list[str], file: Path | None, stdin: TextIO) -> list[s
     if prompts:
         return prompts
     if file is None:
-        if stdin.isatty():
+        if stdin is None or stdin.closed or stdin.isatty():
             raise RequestError(
                 "no prompt", field="PROMPT", hint='try: deepinfer generate "The quick brown fox"'
             )
-        return [stdin.read()]
+        return [_read_all(stdin)]
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # Only an end of line parts prompts: a text may hold form feeds and such.
+        lines = file.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise RequestError(
             f"cannot read {file}: {error.strerror}", field="--file", hint="check the path"
@@ -49,8 +51,21 @@ def read_prompts(prompts: list[str], file: Path | None, stdin: TextIO) -> list[s
     return found
 
 
+def _read_all(stdin: TextIO) -> str:
+    try:
+        return stdin.read()
+    except UnicodeDecodeError:
+        raise RequestError(
+            "standard input is not UTF-8 text", field="stdin", hint="convert it to UTF-8"
+        ) from None
+
+
 def generate(llm: LLM, prompts: list[str], params: SamplingParams, *, as_json: bool) -> int:
     """Print a continuation of each prompt; the exit status is 1 if any prompt was refused."""
+    # A terminal that cannot show a character gets a sign in its place, not a broken program.
+    for out in (sys.stdout, sys.stderr):
+        if isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors="replace")
     failed = 0
     for number, prompt in enumerate(prompts, 1):
         if len(prompts) > 1 and not as_json:

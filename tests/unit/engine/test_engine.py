@@ -1,9 +1,8 @@
-"""Generation of one sequence, against whole forwards of the same network."""
+"""One request through the engine, against whole forwards of the same network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,13 @@ from torch import Tensor
 
 from deepinfer.checkpoint.tiny import tiny_config, write_tiny
 from deepinfer.config.engine import EngineArgs
-from deepinfer.engine import generate as module
-from deepinfer.engine.generate import check_prompt, generate, prompt_logprobs
 from deepinfer.engine.loading import LoadedModel, load_model
-from deepinfer.errors import RequestError
+from deepinfer.messages import Delta
 from deepinfer.sampling.draw import draw
 from deepinfer.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
+SCORED = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=True)
 
 
 def random_ids(length: int) -> list[int]:
@@ -28,20 +26,34 @@ def random_ids(length: int) -> list[int]:
     return torch.randint(512, (length,), generator=generator).tolist()
 
 
+def news_of(model: LoadedModel, prompt: list[int], params: SamplingParams) -> Iterator[Delta]:
+    """Everything the engine tells of a request that runs alone, step by step."""
+    assert not model.engine.has_work
+    model.engine.submit("alone", prompt, params)
+    while model.engine.has_work:
+        yield from model.engine.step()
+
+
+def generate(model: LoadedModel, prompt: list[int], params: SamplingParams) -> list[int]:
+    """Its tokens."""
+    return [d.token_id for d in news_of(model, prompt, params) if d.token_id is not None]
+
+
+def prompt_logprobs(model: LoadedModel, prompt: list[int]) -> list[float]:
+    """Those of every token but the first."""
+    return [one.logprob for d in news_of(model, prompt, SCORED) for one in d.prompt_logprobs]
+
+
 @torch.inference_mode()
 def whole_logits(model: LoadedModel, token_ids: list[int]) -> Tensor:
     """One forward over all: float32 [S, vocab]."""
-    return model.network(torch.tensor([token_ids]))[0]
-
-
-def with_limit(model: LoadedModel, max_model_len: int) -> LoadedModel:
-    return replace(model, engine=replace(model.engine, max_model_len=max_model_len))
+    return model.engine.worker.network(torch.tensor([token_ids]))[0]
 
 
 @contextmanager
 def swapped_head(model: LoadedModel, first: int, second: int) -> Iterator[None]:
     """Two tokens with each other's logits, while the context lasts."""
-    weight = model.network.head.weight
+    weight = model.engine.worker.network.head.weight
     with torch.no_grad():
         weight[[first, second]] = weight[[second, first]]
     try:
@@ -55,7 +67,7 @@ def swapped_head(model: LoadedModel, first: int, second: int) -> Iterator[None]:
 def test_greedy_equals_whole_forwards(length: int, loaded: LoadedModel) -> None:
     """A02: a prompt in chunks, then token by token, gives other tokens than the whole at once."""
     prompt = random_ids(length)
-    tokens = list(generate(loaded, prompt, GREEDY))
+    tokens = generate(loaded, prompt, GREEDY)
     assert len(tokens) == 8
     logits = whole_logits(loaded, prompt + tokens)
     assert tokens == logits[length - 1 : -1].argmax(-1).tolist()
@@ -66,7 +78,7 @@ def test_drawn_tokens_equal_whole_forwards(length: int, loaded: LoadedModel) -> 
     """The noise of a token comes from something else than seed, choice 0 and its own position."""
     prompt, seed = random_ids(length), 2**63 + 5
     params = SamplingParams(temperature=1.2, top_k=60, top_p=0.95, seed=seed, max_tokens=10)
-    tokens = list(generate(loaded, prompt, params))
+    tokens = generate(loaded, prompt, params)
     position = torch.arange(length, length + 10)
     expected = draw(
         whole_logits(loaded, prompt + tokens)[length - 1 : -1],
@@ -84,14 +96,15 @@ def test_rows_are_computed_once_and_in_chunks(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long prompt takes memory for all its rows at once, or is computed again at each token."""
-    run, rows = loaded.network.run, []
+    network, rows = loaded.engine.worker.network, []
+    run = network.run
 
     def counted(batch, store):
         rows.append(batch.token_ids.shape[0])
         return run(batch, store)
 
-    monkeypatch.setattr(loaded.network, "run", counted)
-    list(generate(loaded, random_ids(1100), replace(GREEDY, max_tokens=3)))
+    monkeypatch.setattr(network, "run", counted)
+    generate(loaded, random_ids(1100), replace(GREEDY, max_tokens=3))
     assert rows == [512, 512, 76, 1, 1]
     rows.clear()
     prompt_logprobs(loaded, random_ids(1024))
@@ -119,7 +132,7 @@ def test_same_seed_same_tokens(loaded: LoadedModel) -> None:
     prompt = random_ids(9)
 
     def tokens(seed: int) -> list[int]:
-        return list(generate(loaded, prompt, SamplingParams(seed=seed, max_tokens=4)))
+        return generate(loaded, prompt, SamplingParams(seed=seed, max_tokens=4))
 
     found = [tokens(seed) for seed in (3, -1, 4)]
     assert [tokens(3), tokens(2**64 - 1)] == found[:2]
@@ -138,108 +151,101 @@ def test_no_seed_is_not_a_constant(loaded: LoadedModel) -> None:
 def test_greedy_does_not_ask_the_seed(loaded: LoadedModel) -> None:
     """F06: temperature 0 depends on the seed, or on the filters."""
     prompt = random_ids(9)
-    expected = list(generate(loaded, prompt, GREEDY))
+    expected = generate(loaded, prompt, GREEDY)
     for seed in (None, 1):
-        assert list(generate(loaded, prompt, replace(GREEDY, seed=seed))) == expected
+        assert generate(loaded, prompt, replace(GREEDY, seed=seed)) == expected
     filtered = replace(GREEDY, temperature=1e-6, top_k=3, top_p=0.5, seed=1)
-    assert list(generate(loaded, prompt, filtered)) == expected
+    assert generate(loaded, prompt, filtered) == expected
 
 
 def test_top_k_of_one_is_greedy(loaded: LoadedModel) -> None:
     """The likeliest token alone takes part, and yet another is drawn."""
     prompt = random_ids(9)
-    expected = list(generate(loaded, prompt, GREEDY))
+    expected = generate(loaded, prompt, GREEDY)
     for params in (SamplingParams(top_k=1, seed=5), SamplingParams(top_p=1e-9, seed=6)):
-        assert list(generate(loaded, prompt, replace(params, max_tokens=8))) == expected
+        assert generate(loaded, prompt, replace(params, max_tokens=8)) == expected
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 7])
 def test_max_tokens(max_tokens: int, loaded: LoadedModel) -> None:
     """K08: one token too many or too few, or the first tokens depend on the limit."""
     params = replace(GREEDY, max_tokens=max_tokens)
-    long = list(generate(loaded, [3, 4], GREEDY))
-    assert list(generate(loaded, [3, 4], params)) == long[:max_tokens]
+    long = generate(loaded, [3, 4], GREEDY)
+    assert generate(loaded, [3, 4], params) == long[:max_tokens]
 
 
-@pytest.mark.parametrize(("length", "expected"), [(1, 9), (7, 3), (8, 2), (9, 1)])
-def test_max_model_len(length: int, expected: int, loaded: LoadedModel) -> None:
-    """I04: the last token that fits is lost, or the one after it is fatal."""
-    model = with_limit(loaded, 10)
-    tokens = list(generate(model, random_ids(length), replace(GREEDY, max_tokens=100)))
-    assert len(tokens) == expected
-
-
-def test_the_end_of_the_context(tmp_path: Path) -> None:
-    """I04: the last position that the checkpoint allows cannot be computed."""
+@pytest.mark.parametrize(("length", "expected"), [(1, 3), (298, 2), (299, 1)])
+def test_the_end_of_the_context(length: int, expected: int, tmp_path: Path) -> None:
+    """I04: the last position that the checkpoint allows cannot be computed, or the one after it is
+    fatal.
+    """
     write_tiny(tmp_path, config=tiny_config(max_position_embeddings=300))
     model = load_model(str(tmp_path), EngineArgs(device="cpu", dtype="float32"))
-    assert model.engine.max_model_len == 300
-    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-    assert len(list(generate(model, [3] * 298, params))) == 2
+    assert model.options.max_model_len == 300
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    *_, last = news_of(model, [3] * length, params)
+    assert last.finish_reason == "length"
+    assert len(generate(model, [3] * length, params)) == expected
 
 
 @pytest.mark.parametrize("place", [0, 1, 4])
 def test_end_token_ends(place: int, loaded: LoadedModel) -> None:
     """The end token is passed over, is left out of the ids, or comes with one token more."""
     eos_id = loaded.tokenizer.eos_id
-    tokens = list(generate(loaded, random_ids(6), GREEDY))
+    tokens = generate(loaded, random_ids(6), GREEDY)
     assert tokens.index(tokens[place]) == place
     assert eos_id not in tokens
     with swapped_head(loaded, eos_id, tokens[place]):
-        found = list(generate(loaded, random_ids(6), GREEDY))
+        found = generate(loaded, random_ids(6), GREEDY)
         assert found == [*tokens[:place], eos_id]
-        ignored = list(generate(loaded, random_ids(6), replace(GREEDY, ignore_eos=True)))
+        ignored = generate(loaded, random_ids(6), replace(GREEDY, ignore_eos=True))
     assert ignored[: place + 1] == found
     assert len(ignored) == 8
 
 
-def test_tokens_come_one_by_one(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_come_one_by_one(loaded: LoadedModel) -> None:
     """A reader waits for the last token before it sees the first."""
-    choose, calls = module._choose, []
-
-    def counted(*args, **options) -> int:
-        calls.append(1)
-        return choose(*args, **options)
-
-    monkeypatch.setattr(module, "_choose", counted)
-    stream = generate(loaded, [3, 4], GREEDY)
-    assert not calls
-    assert len(list(islice(stream, 2))) == len(calls) == 2
+    loaded.engine.submit("alone", [3, 4], replace(GREEDY, max_tokens=3))
+    steps = [[d.token_id for d in loaded.engine.step()] for _ in range(3)]
+    assert [len(tokens) for tokens in steps] == [1, 1, 1]
+    assert not loaded.engine.has_work
+    assert loaded.engine.step() == []
 
 
 def test_prompt_is_left_alone(loaded: LoadedModel) -> None:
     """The caller's list grows by what was generated."""
     prompt = [3, 4, 5]
-    list(generate(loaded, prompt, GREEDY))
+    generate(loaded, prompt, GREEDY)
     assert prompt == [3, 4, 5]
 
 
-def test_check_prompt(loaded: LoadedModel) -> None:
-    """I01, I03, L06: what the model cannot take reaches a look-up table, or good ids do not."""
-    model = with_limit(loaded, 10)
-    check_prompt([0], model)
-    check_prompt((0, 511, 1), model)
-    check_prompt(range(9), model)
-    for ids, field in (
-        ([], "prompt"),
-        ([0] * 10, "prompt"),
-        ([512], "prompt_token_ids"),
-        ([3, -1], "prompt_token_ids"),
-        ([3, True], "prompt_token_ids"),
-        ([3, 4.0], "prompt_token_ids"),
-        ([3, None], "prompt_token_ids"),
-    ):
-        with pytest.raises(RequestError) as caught:
-            check_prompt(ids, model)
-        assert caught.value.field == field
-        assert caught.value.hint
-    with pytest.raises(RequestError, match="-1 at place 1"):
-        check_prompt([3, -1], model)
+def test_requests_do_not_see_each_other(loaded: LoadedModel) -> None:
+    """F02: a request that runs beside others, or after them, gets other tokens."""
+    prompts = {name: random_ids(length) for name, length in (("a", 5), ("b", 300), ("c", 40))}
+    params = SamplingParams(seed=4, max_tokens=5)
+    alone = {name: generate(loaded, prompt, params) for name, prompt in prompts.items()}
+    for name, prompt in prompts.items():
+        loaded.engine.submit(name, prompt, params)
+    together: dict[str, list[int]] = {name: [] for name in prompts}
+    while loaded.engine.has_work:
+        for delta in loaded.engine.step():
+            together[delta.request_id].append(delta.token_id)
+    assert together == alone
 
 
-def test_nothing_is_kept_for_gradients(loaded: LoadedModel) -> None:
-    """Memory grows with every token, for a backward pass that never comes."""
-    with torch.enable_grad():
-        ids = torch.tensor([3, 4, 5]).tolist()
-        logits = module._last_logits(loaded, ids, 0, module.GrowingStore(num_sequences=1))
-    assert not logits.requires_grad
+def test_abort(loaded: LoadedModel) -> None:
+    """K04: an aborted request goes on, or keeps its memory."""
+    free = loaded.engine.scheduler.counters
+    loaded.engine.submit("gone", random_ids(40), replace(GREEDY, n=2))
+    loaded.engine.submit("stays", [3, 4], GREEDY)
+    loaded.engine.step()
+    loaded.engine.abort("gone")
+    loaded.engine.abort("gone")
+    loaded.engine.abort("never there")
+    tokens = []
+    while loaded.engine.has_work:
+        news = loaded.engine.step()
+        assert {delta.request_id for delta in news} == {"stays"}
+        tokens += [delta.token_id for delta in news]
+    assert tokens == generate(loaded, [3, 4], GREEDY)[1:]
+    assert loaded.engine.scheduler.counters == free
