@@ -93,7 +93,7 @@ def generate(
     ] = False,
 ) -> None:
     """Continue prompts and stream the text."""
-    from deepinfer.engine.loading import demo_folder
+    from deepinfer.engine.default_model import demo_folder
     from deepinfer.entrypoints.llm import LLM
     from deepinfer.sampling_params import MAX_TOKENS, SamplingParams
     from deepinfer.tools import generate as tool

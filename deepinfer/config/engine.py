@@ -130,7 +130,7 @@ def engine_args(options: dict[str, Any]) -> EngineArgs:
 
 
 def check_options(args: EngineArgs, machine: Machine) -> None:
-    """Refuse what can be refused before a model is looked for, or downloaded. Raises ConfigError."""
+    """Refuse what can be refused before a model is looked for. Raises ConfigError."""
     usable_device(args.device, machine)
     for name, words in (
         ("dtype", Dtype),

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -24,11 +23,11 @@ from deepinfer.cache.layout import (
 from deepinfer.cache.slots import SlotPool
 from deepinfer.checkpoint.load import open_checkpoint
 from deepinfer.checkpoint.source import find_model
-from deepinfer.checkpoint.tiny import write_tiny
 from deepinfer.config.engine import EngineArgs, EngineConfig, Machine, check_options, resolve
 from deepinfer.config.env import Accelerator, environment
 from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.config.words import Device
+from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
 from deepinfer.kernels.kernelset import load_kernels
 from deepinfer.logs import Stages
@@ -41,8 +40,6 @@ from deepinfer.worker.build import build_dummy, build_network
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 
-# Raise this when the toy's bytes change: an older one in a user's cache is then left alone.
-_TOY_VERSION = 1
 _DEVICES: dict[Accelerator, Device] = {"nvidia": "cuda", "ascend": "npu", "cpu": "cpu"}
 # Every value of the caches' formats is exact in bfloat16, whatever is computed in.
 _STORAGE: Storage = "bfloat16"
@@ -221,42 +218,3 @@ def _has_npu() -> bool:
     except (ImportError, OSError, RuntimeError):
         return False
     return bool(torch.npu.is_available())
-
-
-def demo_folder() -> Path | None:
-    """The demo model that ships with the project: in the working folder or in the source tree."""
-    source_tree = Path(__file__).parents[2]
-    places = (root / "models" / "demo" for root in (Path.cwd(), source_tree))
-    return next((place for place in places if (place / "config.json").exists()), None)
-
-
-def default_model(report: Callable[[str], None]) -> Path:
-    """The demo model; without one the random toy, said loudly."""
-    demo = demo_folder()
-    if demo is not None:
-        return demo
-    report(
-        "NO MODEL GIVEN: this is a RANDOM TOY in the released format, made on the spot. "
-        "Its text is noise by design; it shows that every part runs."
-    )
-    return toy_model()
-
-
-def toy_model() -> Path:
-    """The toy checkpoint in the user's cache; written there first if it is missing."""
-    cache = Path.home() / ".cache" / "deepinfer"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        cache = Path(tempfile.mkdtemp(prefix="deepinfer-"))
-    toy = cache / f"toy-{_TOY_VERSION}"
-    if not toy.exists():
-        # Written aside and renamed, so that a toy that exists is a whole one.
-        fresh = Path(tempfile.mkdtemp(prefix="toy-", dir=cache))
-        write_tiny(fresh)
-        try:
-            fresh.rename(toy)
-        except OSError:
-            # Someone else was faster; theirs is the same to the byte.
-            return toy if toy.exists() else fresh
-    return toy

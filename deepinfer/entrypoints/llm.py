@@ -25,8 +25,8 @@ _LOG = logging.getLogger("deepinfer")
 class LLM:
     """A loaded model.
 
-    model: a folder or a Hugging Face id; None is DEEPINFER_HF_MODEL_DIR, else the demo model, else a
-        random toy.
+    model: a folder or a Hugging Face id; None is DEEPINFER_HF_MODEL_DIR, else the demo model, else
+        a random toy.
     may_download_large: consent to a download of more than 5 GiB.
     report: gets each line that a user should see before the model runs.
     options: the fields of EngineArgs (dtype="float32", max_num_seqs=16, ...); an unknown one is

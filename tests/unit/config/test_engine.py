@@ -2,6 +2,7 @@
 name.
 """
 
+import math
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from deepinfer.config.engine import EngineArgs, EngineConfig, Machine, engine_ar
 from deepinfer.config.model import ModelConfig
 from deepinfer.errors import ConfigError
 
-PLAIN = Machine(has_cuda=False, has_npu=False, num_cpus=6)
+PLAIN = Machine(has_cuda=False, has_npu=False, num_cpus=6, memory_bytes=8000)
 NVIDIA = replace(PLAIN, has_cuda=True)
 ASCEND = replace(PLAIN, has_npu=True)
 
@@ -22,6 +23,16 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "act_quant": ("on", "fp4", "", None, False, True),
     "max_model_len": (0, 1, -5, 4097, 10**30, 100.0, "100", True),
     "num_threads": (0, -1, 1025, 2.0, "2", True),
+    "load_format": ("random", "safetensors", "", None, 1),
+    "max_num_seqs": (0, -1, 65_537, 8.0, "8", None, True),
+    "max_num_batched_tokens": (0, 255, 2**20 + 1, 512.0, "512", True),
+    "kv_cache_bytes": (0, -1, 2**60 + 1, 1e9, "1G", True),
+    "gpu_memory_utilization": (0, -0.1, 1.01, math.nan, math.inf, "0.9", None, True),
+    "batch_invariant": ("on", 1, 0),
+    "seed": (2**64, -(2**63) - 1, 1.0, "1", True),
+    "data_parallel_size": (0, 2, 1.0, "1", None, True),
+    "context_parallel_size": (0, 2, 1.0, "1", None, True),
+    "expert_parallel_size": (0, 2, 1.0, "1", None, True),
 }
 
 
@@ -48,8 +59,14 @@ def test_defaults(tiny_config: ModelConfig) -> None:
         dtype="bfloat16",
         weight_dtype="bfloat16",
         act_quant="off",
+        load_format="auto",
         max_model_len=4096,
+        asked_model_len=False,
+        max_num_seqs=256,
+        max_num_batched_tokens=512,
+        kv_cache_bytes=2000,
         num_threads=1,
+        seed=None,
     )
 
 
@@ -109,7 +126,8 @@ def test_weight_dtype(
 def test_max_model_len(asked: int, tiny_config: ModelConfig) -> None:
     """A limit that the checkpoint allows is refused, or another one is kept."""
     assert tiny_config.max_position_embeddings == 4096
-    assert resolve(EngineArgs(max_model_len=asked), tiny_config, PLAIN).max_model_len == asked
+    found = resolve(EngineArgs(max_model_len=asked), tiny_config, PLAIN)
+    assert (found.max_model_len, found.asked_model_len) == (asked, True)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +139,39 @@ def test_num_threads(
     """A small model is slowed down by threads that wait for each other, a large one starves."""
     model = replace(tiny_config, hidden_size=hidden_size)
     assert resolve(EngineArgs(num_threads=asked), model, PLAIN).num_threads == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "machine", "rows"),
+    [
+        (EngineArgs(), PLAIN, 512),
+        (EngineArgs(), NVIDIA, 8192),
+        (EngineArgs(max_num_seqs=600), PLAIN, 600),
+        (EngineArgs(max_num_batched_tokens=300), NVIDIA, 300),
+        (EngineArgs(max_num_seqs=4, max_num_batched_tokens=4), PLAIN, 4),
+    ],
+)
+def test_rows_of_a_step(
+    args: EngineArgs, machine: Machine, rows: int, tiny_config: ModelConfig
+) -> None:
+    """A step has fewer rows than sequences that run, and one of them never gets ahead."""
+    assert resolve(args, tiny_config, machine).max_num_batched_tokens == rows
+
+
+@pytest.mark.parametrize(("asked", "num_bytes"), [(None, 2000), (1, 1), (77, 77)])
+def test_memory_of_the_caches(asked: int | None, num_bytes: int, tiny_config: ModelConfig) -> None:
+    """The caches take all of the machine's memory, or more than was said."""
+    found = resolve(EngineArgs(kv_cache_bytes=asked), tiny_config, PLAIN)
+    assert found.kv_cache_bytes == num_bytes
+
+
+def test_batch_invariance(tiny_config: ModelConfig) -> None:
+    """F05: the switch is accepted where it does nothing."""
+    for asked in (None, False, True):
+        resolve(EngineArgs(batch_invariant=asked), tiny_config, PLAIN)
+    with pytest.raises(ConfigError) as caught:
+        resolve(EngineArgs(batch_invariant=True), tiny_config, NVIDIA)
+    assert caught.value.where == "batch_invariant"
 
 
 def test_engine_args() -> None:
@@ -135,7 +186,8 @@ def test_engine_args() -> None:
     [
         ("max_model_length", "did you mean max_model_len?"),
         ("Dtype", "did you mean dtype?"),
-        ("tensor_parallel_size", "options are: device, dtype"),
+        ("enable_lora", "options are: device, dtype"),
+        ("trust_remote_code", "leave it out: no code is loaded from a model"),
     ],
 )
 def test_unknown_option(name: str, hint: str) -> None:

@@ -8,16 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from deepinfer.checkpoint.tiny import write_tiny
 from deepinfer.config.engine import EngineArgs
 from deepinfer.engine import loading
-from deepinfer.engine.loading import (
-    default_model,
-    demo_folder,
-    load_model,
-    this_machine,
-    toy_model,
-)
+from deepinfer.engine.loading import load_model, this_machine
 from deepinfer.errors import CheckpointError, ConfigError
 
 Lines = list[str]
@@ -30,7 +23,7 @@ def plain_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
-    monkeypatch.setattr(loading, "demo_folder", lambda: None)
+    monkeypatch.setattr("deepinfer.engine.default_model.demo_folder", lambda: None)
 
 
 @pytest.fixture
@@ -65,13 +58,13 @@ def test_everything_is_there(tiny_dir: Path) -> None:
     """A part of the loaded model is of another folder, or in another type, than asked for."""
     model = load_model(str(tiny_dir), EngineArgs(dtype="float32", weight_dtype="bfloat16"))
     assert model.folder == tiny_dir
-    assert model.engine.device == "cpu"
+    assert model.options.device == "cpu"
     assert model.config.vocab_size == 512
     assert model.tokenizer.vocab_len == 512
-    weight = model.network.head.weight
-    assert weight.dtype == torch.bfloat16
-    assert not model.network.training
-    assert torch.get_num_threads() == model.engine.num_threads == 1
+    network = model.engine.worker.network
+    assert network.head.weight.dtype == torch.bfloat16
+    assert not network.training
+    assert torch.get_num_threads() == model.options.num_threads == 1
 
 
 @pytest.mark.usefixtures("no_weights")
@@ -160,14 +153,14 @@ def test_option_wins_over_the_environment(tiny_dir: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("DEEPINFER_ACCELERATOR", "nvidia")
     monkeypatch.setenv("DEEPINFER_HF_MODEL_DIR", "no/such/folder")
     model = load_model(str(tiny_dir), EngineArgs(device="cpu"))
-    assert (model.folder, model.engine.device) == (tiny_dir, "cpu")
+    assert (model.folder, model.options.device) == (tiny_dir, "cpu")
 
 
 def test_cpu_of_the_environment(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a GPU uses it although the environment says cpu."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("DEEPINFER_ACCELERATOR", "cpu")
-    assert load_model(str(tiny_dir), EngineArgs()).engine.device == "cpu"
+    assert load_model(str(tiny_dir), EngineArgs()).options.device == "cpu"
 
 
 def test_model_of_the_environment(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,50 +194,6 @@ def test_no_model_is_a_toy_and_says_so(tmp_path: Path) -> None:
     model = load_model(None, EngineArgs(), report=lines.append)
     assert "RANDOM TOY" in lines[0]
     assert model.folder.is_relative_to(tmp_path / "home")
-
-
-def test_toy_is_written_once(tmp_path: Path) -> None:
-    """Every start writes the toy again, or leaves its scaffold behind."""
-    toy = toy_model()
-    written = (toy / "config.json").stat().st_mtime_ns
-    assert toy_model() == toy
-    assert (toy / "config.json").stat().st_mtime_ns == written
-    assert list(toy.parent.iterdir()) == [toy]
-
-
-def test_toy_of_someone_faster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two programs start at once and one of them fails, or reads half a toy."""
-
-    def write_twice(folder: Path) -> None:
-        write_tiny(folder)
-        write_tiny(tmp_path / "home" / ".cache" / "deepinfer" / f"toy-{loading._TOY_VERSION}")
-
-    monkeypatch.setattr(loading, "write_tiny", write_twice)
-    toy = toy_model()
-    assert toy.name == f"toy-{loading._TOY_VERSION}"
-    assert (toy / "config.json").exists()
-
-
-def test_toy_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A home that cannot be written to, as in many containers, ends the first try."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "home").write_text("a file where a folder should be")
-    assert (toy_model() / "config.json").exists()
-
-
-def test_demo_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The demo model is there, and the toy speaks; or an empty folder counts as one."""
-    monkeypatch.setattr(loading, "__file__", str(tmp_path / "a" / "b" / "c" / "loading.py"))
-    monkeypatch.chdir(tmp_path)
-    demo = tmp_path / "models" / "demo"
-    demo.mkdir(parents=True)
-    assert demo_folder() is None
-    (demo / "config.json").write_text("{}")
-    assert demo_folder() == demo
-    monkeypatch.setattr(loading, "demo_folder", demo_folder)
-    lines: Lines = []
-    assert default_model(lines.append) == demo
-    assert lines == []
 
 
 def test_damaged_folder(tiny_dir: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from deepinfer import LLM, RequestOutput, SamplingParams
-from deepinfer.entrypoints import llm as module
 from deepinfer.errors import ConfigError, RequestError
 
 PROMPTS = ["The lamp", "One winter the sea", "大海", "x"]
@@ -31,7 +30,7 @@ def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
 def ending_with(llm: LLM, prompt: str, place: int) -> Iterator[list[int]]:
     """The end token takes the place of a greedy token: ids that must come out, it included."""
     ids = llm.generate(prompt, GREEDY)[0].token_ids[: place + 1]
-    eos_id, weight = llm.get_tokenizer().eos_id, llm._model.network.head.weight
+    eos_id, weight = llm.get_tokenizer().eos_id, llm._model.engine.worker.network.head.weight
     rows = [ids[place], eos_id]
     with torch.no_grad():
         weight[rows] = weight[rows[::-1]]
@@ -120,27 +119,33 @@ def test_stream_joined_is_the_text(prompt: str, seed: int, llm: LLM) -> None:
     (output,) = llm.generate(prompt, params)
     pieces = list(llm.stream(prompt, params))
     assert "".join(pieces) == output.text
-    assert len(pieces) == 12 + 1
+    assert len(pieces) == 12
     ids = llm.get_tokenizer().encode(prompt)
     assert list(llm.stream(ids, params)) == pieces
 
 
-def test_stream_gives_pieces_at_once(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader waits for the whole answer."""
-    drawn: list[int] = []
-
-    def counted(*args):
-        for token_id in generate(*args):
-            drawn.append(token_id)
-            yield token_id
-
-    generate = module.generate
-    monkeypatch.setattr(module, "generate", counted)
+def test_stream_gives_pieces_at_once(llm: LLM) -> None:
+    """A reader waits for the whole answer, or leaves a request behind that runs for nobody."""
+    engine = llm._model.engine
     stream = llm.stream("The lamp", GREEDY)
-    assert not drawn
     next(stream)
-    next(stream)
-    assert len(drawn) == 2
+    assert engine.has_work
+    stream.close()
+    assert not engine.has_work
+
+
+def test_streams_beside_each_other(llm: LLM) -> None:
+    """Two open streams, or a call in between, take each other's tokens."""
+    expected = ["".join(llm.stream(prompt, GREEDY)) for prompt in PROMPTS[:2]]
+    streams = [llm.stream(prompt, GREEDY) for prompt in PROMPTS[:2]]
+    pieces = [[next(stream)] for stream in streams]
+    try:
+        for stream, found in zip(streams, pieces, strict=True):
+            found.extend(stream)
+    finally:
+        for stream in streams:
+            stream.close()
+    assert ["".join(found) for found in pieces] == expected
 
 
 @pytest.mark.parametrize("place", [0, 3])
@@ -189,21 +194,16 @@ def test_prompt_logprobs(llm: LLM) -> None:
     """C11: log-probabilities are zeros, or those of the token that was likeliest."""
     ids = llm.get_tokenizer().encode("The keeper took the lamp apart and laid every part down.")
     with torch.inference_mode():
-        logits = llm._model.network(torch.tensor([ids]))[0]
+        logits = llm._model.engine.worker.network(torch.tensor([ids]))[0]
     expected = logits.log_softmax(-1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
-    found = torch.tensor(llm.prompt_logprobs(ids))
+    params = SamplingParams(max_tokens=1, prompt_logprobs=True)
+    (output,) = llm.generate(prompt_token_ids=[ids], sampling_params=params)
+    first, *rest = output.prompt_logprobs
+    assert first is None
+    assert [one.token_id for one in rest] == ids[1:]
+    found = torch.tensor([one.logprob for one in rest])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-
-
-def test_prompt_logprobs_agree_with_generation(llm: LLM) -> None:
-    """A greedy token is not the likeliest by its own log-probability."""
-    (output,) = llm.generate("The lamp", SamplingParams(temperature=0, max_tokens=1))
-
-    def logprob(token_id: int) -> float:
-        return llm.prompt_logprobs([*output.prompt_token_ids, token_id])[-1]
-
-    best = logprob(output.token_ids[0])
-    assert all(logprob(i) < best for i in range(0, 512, 40) if i != output.token_ids[0])
+    assert llm.generate("x", GREEDY)[0].prompt_logprobs is None
 
 
 def test_no_prompts(llm: LLM) -> None:
@@ -234,9 +234,9 @@ def test_options_reach_the_engine(tiny_dir: Path) -> None:
     """An option is accepted and dropped."""
     options = {"device": "cpu", "dtype": "float32", "weight_dtype": "bfloat16", "num_threads": 1}
     with LLM(str(tiny_dir), **options, max_model_len=77, act_quant="fp8") as llm:
-        engine = llm._model.engine
-    assert {name: getattr(engine, name) for name in options} == options
-    assert (engine.max_model_len, engine.act_quant) == (77, "fp8")
+        found = llm.options
+    assert {name: getattr(found, name) for name in options} == options
+    assert (found.max_model_len, found.act_quant) == (77, "fp8")
 
 
 def test_a_path_is_a_folder(tiny_dir: Path) -> None:
