@@ -21,6 +21,9 @@ ACCELERATOR = "DEEPINFER_ACCELERATOR"
 
 Accelerator = Literal["nvidia", "ascend", "cpu"]
 
+# For GNU's OpenMP, and for Intel's and LLVM's.
+THREAD_POLICY = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+
 _BY_NAME = {row.name: row for row in ENV_NAMES}
 
 
@@ -39,6 +42,17 @@ class Environment:
 def environment() -> Environment:
     """The process's own environment. Raises ConfigError as `read_environment` does."""
     return read_environment(os.environ)
+
+
+def set_thread_policy() -> None:
+    """Let OpenMP's threads sleep when they wait, unless the user said otherwise.
+
+    By default they spin, which on two cores with a busy neighbour makes a chain of small products
+    some forty times slower. OpenMP reads these names once, when torch is imported: this must run
+    before that.
+    """
+    for name, value in THREAD_POLICY.items():
+        os.environ.setdefault(name, value)
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:

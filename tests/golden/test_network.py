@@ -136,7 +136,9 @@ def test_selected_entries(name, prompt, mode):
     for layer in index_sources(name):
         selected = seen(name, mode, prompt).output(f"layers.{layer}.attn.indexer").selected
         golden = expected[f"{prompt}/topk.{mode}.layer{layer}"]
-        assert selected.shape == golden.shape
+        # Our lists have room for top-k entries at any length; what is beyond the goldens' is empty.
+        selected, beyond = selected[:, : golden.shape[1]], selected[:, golden.shape[1] :]
+        assert bool((beyond == -1).all())
         if golden.shape[1] == 0:
             continue  # a prompt shorter than the ratio: no margins are given
         rows = quiet & (expected[f"{prompt}/topk_margin.{mode}.layer{layer}"] > CLEAR_MARGIN)
