@@ -93,6 +93,7 @@ def generate(
     ] = False,
 ) -> None:
     """Continue prompts and stream the text."""
+    from deepinfer.config.env import environment
     from deepinfer.engine.default_model import demo_folder
     from deepinfer.entrypoints.llm import LLM
     from deepinfer.sampling_params import MAX_TOKENS, SamplingParams
@@ -100,7 +101,7 @@ def generate(
 
     texts = tool.read_prompts(prompts or [], file, sys.stdin)
     if max_tokens is None:
-        is_toy = model is None and demo_folder() is None
+        is_toy = model is None and environment().model_dir is None and demo_folder() is None
         max_tokens = _TOY_MAX_TOKENS if is_toy else MAX_TOKENS
     params = SamplingParams(
         temperature=temperature,

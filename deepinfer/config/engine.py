@@ -147,6 +147,12 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
     """Decide every option. Raises ConfigError for a value that cannot be honoured here."""
     check_options(args, machine)
     device = usable_device(args.device, machine)
+    if not isinstance(args.batch_invariant, bool | None):
+        raise ConfigError(
+            f"found {args.batch_invariant!r}, expected true or false",
+            where="batch_invariant",
+            hint="leave it out for the default",
+        )
     if args.batch_invariant and device != "cpu":
         raise ConfigError(
             f"not supported on {device}", where="batch_invariant", hint="use device=cpu"

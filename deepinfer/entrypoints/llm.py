@@ -3,7 +3,9 @@
 import logging
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -48,6 +50,7 @@ class LLM:
         )
         self._seeds = random.Random(args.seed)
         self._num_requests = 0
+        self._open: dict[str, _Open] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -89,21 +92,22 @@ class LLM:
         """
         texts, ids = _requests(prompts, prompt_token_ids)
         params = _params(sampling_params, len(texts))
-        results: list[RequestOutput | Collector] = []
+        results: list[RequestOutput | _Open] = []
         for text, token_ids, one in zip(texts, ids, params, strict=True):
             try:
                 results.append(self._submit(text, token_ids, one))
             except RequestError as error:
                 results.append(RequestOutput(text, [], [], error))
-        running = {c.request_id: c for c in results if isinstance(c, Collector)}
+        waiting = [request for request in results if isinstance(request, _Open)]
         hidden = not use_tqdm or not sys.stderr.isatty()
         try:
-            with tqdm(total=len(running), desc="prompts", disable=hidden) as bar:
-                for request_id, _ in self._run(running):
-                    bar.update(running[request_id].finished)
+            with tqdm(total=len(waiting), desc="prompts", disable=hidden) as bar:
+                while any(not request.collector.finished for request in waiting):
+                    self._step()
+                    bar.update(sum(r.collector.finished for r in waiting) - bar.n)
         finally:
-            self._abandon(running)
-        return [r.output() if isinstance(r, Collector) else r for r in results]
+            self._close(waiting)
+        return [r.collector.output() if isinstance(r, _Open) else r for r in results]
 
     def stream(
         self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
@@ -114,18 +118,21 @@ class LLM:
         for more than one continuation. A stream that is closed early ends its request.
         """
         text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
-        params = sampling_params or SamplingParams()
+        (params,) = _params(sampling_params, 1)
         if params.n != 1:
             raise RequestError(
                 f"{params.n} continuations", field="n", hint="a stream has one; use generate"
             )
-        collector = self._submit(text, ids, params)
-        running = {collector.request_id: collector}
+        request = self._submit(text, ids, params)
         try:
-            for _, piece in self._run(running):
-                yield piece
+            while True:
+                while request.pieces:
+                    yield request.pieces.popleft()
+                if request.collector.finished:
+                    return
+                self._step()
         finally:
-            self._abandon(running)
+            self._close([request])
 
     @property
     def _loaded(self) -> LoadedModel:
@@ -133,69 +140,96 @@ class LLM:
             raise RequestError("the LLM was closed", field="llm", hint="make a new one")
         return self._model
 
-    def _submit(
-        self, text: str | None, ids: Sequence[int] | None, params: SamplingParams
-    ) -> Collector:
+    def _submit(self, text: object, ids: object, params: SamplingParams) -> "_Open":
         """Check a request and give it to the engine. Raises RequestError."""
         model = self._loaded
         prompt_ids = checked_prompt(text, ids, model.tokenizer, model.config.vocab_size)
         check_against(params, model.config.vocab_size, model.options.max_model_len)
-        request_id = str(self._num_requests)
         seed = params.seed
         if seed is None and model.options.seed is not None:
             seed = self._seeds.getrandbits(64)
+        request_id = str(self._num_requests)
         model.engine.submit(request_id, prompt_ids, params, seed)
         self._num_requests += 1
-        return Collector(request_id, text, prompt_ids, params, model.tokenizer)
+        prompt = text if isinstance(text, str) else None
+        collector = Collector(request_id, prompt, prompt_ids, params, model.tokenizer)
+        self._open[request_id] = request = _Open(collector)
+        return request
 
-    def _run(self, running: dict[str, Collector]) -> Iterator[tuple[str, str]]:
-        """Step until all of `running` have finished: (request id, new text) of each news."""
+    def _step(self) -> None:
+        """One step of the engine, for everybody who waits: callers may take turns."""
         engine = self._loaded.engine
-        while not all(collector.finished for collector in running.values()):
-            for delta in engine.step():
-                collector = running.get(delta.request_id)
-                if collector is None:
-                    continue  # of a stream that is open besides
-                piece, stopped = collector.add(delta)
-                if stopped:
-                    engine.finish(delta.request_id, delta.choice, "stop")
-                yield delta.request_id, piece
+        for delta in engine.step():
+            request = self._open[delta.request_id]
+            piece, stopped = request.collector.add(delta)
+            request.pieces.append(piece)
+            if stopped:
+                engine.finish(delta.request_id, delta.choice, "stop")
 
-    def _abandon(self, running: dict[str, Collector]) -> None:
-        """Whoever left early takes nothing along: no request goes on unseen."""
-        for request_id, collector in running.items():
-            if not collector.finished and self._model is not None:
+    def _close(self, requests: "list[_Open]") -> None:
+        """Whoever leaves, early or not, takes all along: no request goes on unseen."""
+        for request in requests:
+            request_id = request.collector.request_id
+            del self._open[request_id]
+            if not request.collector.finished and self._model is not None:
                 self._model.engine.abort(request_id)
 
 
-def _requests(
-    prompts: str | Sequence[str] | None, token_ids: Sequence[Sequence[int]] | None
-) -> tuple[Sequence[str | None], Sequence[Sequence[int] | None]]:
+@dataclass(frozen=True)
+class _Open:
+    """A request whose caller has not left. pieces: text that the caller has not taken yet."""
+
+    collector: Collector
+    pieces: deque[str] = field(default_factory=deque)
+
+
+def _requests(prompts: object, token_ids: object) -> tuple[list[Any], list[Any]]:
     """Text and ids of each request; where both are given the ids count."""
-    texts = [prompts] if isinstance(prompts, str) else prompts
-    if texts is None and token_ids is None:
+    texts = [prompts] if isinstance(prompts, str) else _listed("prompts", prompts)
+    ids = _listed("prompt_token_ids", token_ids)
+    if texts is None and ids is None:
         raise RequestError(
             "neither prompts nor prompt_token_ids", field="prompts", hint="give one of them"
         )
-    if texts is not None and token_ids is not None and len(texts) != len(token_ids):
+    if texts is not None and ids is not None and len(texts) != len(ids):
         raise RequestError(
-            f"{len(texts)} prompts and {len(token_ids)} lists of token ids",
+            f"{len(texts)} prompts and {len(ids)} lists of token ids",
             field="prompt_token_ids",
             hint="give one list for each prompt, or leave one of the two out",
         )
-    nothing: list[None] = [None] * len(texts if texts is not None else token_ids or ())
-    return (nothing if texts is None else texts), (nothing if token_ids is None else token_ids)
+    nothing = [None] * len(texts if texts is not None else ids or ())
+    return (nothing if texts is None else texts), (nothing if ids is None else ids)
 
 
-def _params(
-    given: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
+def _listed(name: str, given: object) -> list[Any] | None:
+    """A list of what was given one after another; None if nothing was."""
+    if given is None:
+        return None
+    # A mapping would be taken for a list of its keys, text or bytes for a list of characters.
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
+        raise RequestError(
+            f"found {type(given).__name__}",
+            field=name,
+            hint="give a list, one item for each prompt",
+        )
+    return list(given)
+
+
+def _params(given: object, count: int) -> list[SamplingParams]:
     if given is None or isinstance(given, SamplingParams):
         return [given or SamplingParams()] * count
-    if len(given) != count:
+    listed = _listed("sampling_params", given) or []
+    wrong = next((one for one in listed if not isinstance(one, SamplingParams)), None)
+    if wrong is not None or any(one is None for one in listed):
         raise RequestError(
-            f"{len(given)} sampling_params for {count} prompts",
+            f"found {type(wrong).__name__} among them",
+            field="sampling_params",
+            hint="give SamplingParams, one for all or one for each prompt",
+        )
+    if len(listed) != count:
+        raise RequestError(
+            f"{len(listed)} sampling_params for {count} prompts",
             field="sampling_params",
             hint="give one for all, or one for each prompt",
         )
-    return list(given)
+    return listed

@@ -36,7 +36,7 @@ def read_prompts(prompts: list[str], file: Path | None, stdin: TextIO | None) ->
         return [_read_all(stdin)]
     try:
         # Only an end of line parts prompts: a text may hold form feeds and such.
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise RequestError(
             f"cannot read {file}: {error.strerror}", field="--file", hint="check the path"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from deepinfer.errors import RequestError
 from deepinfer.engine.sample_plan import Continuation, begin, build_sample_plan, prepare
+from deepinfer.errors import RequestError
 from deepinfer.front.stream import TextStream
 from deepinfer.sampling.sample import sample
 from deepinfer.sampling_params import SamplingParams, check_against

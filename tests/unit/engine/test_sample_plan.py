@@ -5,7 +5,13 @@ import time
 import numpy as np
 import pytest
 
-from deepinfer.engine.sample_plan import Continuation, TokenCounts, begin, build_sample_plan, prepare
+from deepinfer.engine.sample_plan import (
+    Continuation,
+    TokenCounts,
+    begin,
+    build_sample_plan,
+    prepare,
+)
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.step import TokenLists
 
