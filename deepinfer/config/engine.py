@@ -71,7 +71,7 @@ class EngineConfig:
 
     device: str
     dtype: str
-    weight_dtype: str
+    weight_dtype: WeightDtype
     act_quant: ActQuant
     load_format: LoadFormat
     max_model_len: int
@@ -163,7 +163,7 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
     return EngineConfig(
         device=device,
         dtype=args.dtype,
-        weight_dtype=args.dtype if args.weight_dtype == "auto" else args.weight_dtype,
+        weight_dtype=args.weight_dtype,
         act_quant=args.act_quant,
         load_format=args.load_format,
         max_model_len=_or(longest, "max_model_len", args.max_model_len, 2, longest),

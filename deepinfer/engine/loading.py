@@ -119,7 +119,8 @@ def _network(
 ) -> Network:
     kernels = load_kernels(act_quant=options.act_quant)
     dtype = getattr(torch, options.dtype)
-    weight_dtype = getattr(torch, options.weight_dtype)
+    kept = options.weight_dtype
+    weight_dtype = None if kept == "auto" else getattr(torch, kept)
     if options.load_format == "dummy":
         report("load_format is dummy: the weights are random, and so is the text")
         return build_dummy(

@@ -1,7 +1,7 @@
 """The small modules that every part is made of. Parameters carry the checkpoint's names.
 
 `Setup` is what every module is built with: sizes, ops and dtypes. A parameter that the release
-stores in float32 stays float32; all others are kept in `Setup.weight_dtype` and cast when used.
+stores in float32 stays float32; all others are made by `Setup.weight`.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,22 @@ from deepinfer.kernels.kernelset import KernelSet
 
 @dataclass(frozen=True)
 class Setup:
-    """config: the model's facts. kernels: the ops. dtype: what is computed in. weight_dtype: how
-    weights are kept."""
+    """What every module is built with.
+
+    config: the model's facts. kernels: the ops. dtype: what is computed in. weight_dtype: how
+    weights are kept, to be cast when used; None keeps each as it is computed with, so that none is
+    cast.
+    """
 
     config: ModelConfig
     kernels: KernelSet
     dtype: torch.dtype
-    weight_dtype: torch.dtype
+    weight_dtype: torch.dtype | None
+
+    def weight(self, *shape: int, wide: bool = False) -> nn.Parameter:
+        """An empty parameter. wide: it is computed with in float32, whatever `dtype` is."""
+        dtype = self.weight_dtype or (torch.float32 if wide else self.dtype)
+        return nn.Parameter(torch.empty(shape, dtype=dtype))
 
 
 class Linear(nn.Module):
@@ -33,7 +42,8 @@ class Linear(nn.Module):
     ) -> None:
         super().__init__()
         self.op = op
-        self.weight = nn.Parameter(torch.empty(num_outputs, num_inputs, dtype=setup.weight_dtype))
+        wide = op is setup.kernels.linear_float32
+        self.weight = setup.weight(num_outputs, num_inputs, wide=wide)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]."""
@@ -46,7 +56,7 @@ class RMSNorm(nn.Module):
     def __init__(self, setup: Setup, size: int) -> None:
         super().__init__()
         self.op, self.eps = setup.kernels.rms_norm, setup.config.rms_norm_eps
-        self.weight = nn.Parameter(torch.empty(size, dtype=setup.weight_dtype))
+        self.weight = setup.weight(size, wide=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> the same shape and dtype."""
@@ -59,8 +69,7 @@ class Embedding(nn.Module):
     def __init__(self, setup: Setup, size: int) -> None:
         super().__init__()
         self.dtype = setup.dtype
-        vocab = setup.config.vocab_size
-        self.weight = nn.Parameter(torch.empty(vocab, size, dtype=setup.weight_dtype))
+        self.weight = setup.weight(setup.config.vocab_size, size)
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """int64 [...] -> [..., size] in the compute dtype."""

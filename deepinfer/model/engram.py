@@ -49,9 +49,8 @@ class Engram(nn.Module):
         self.wkv = Linear(
             setup, kernels.linear_quantised, num_columns * c.engram_head_dim, num_outputs
         )
-        shape = (c.hc_mult, c.hidden_size)
-        self.q_weight = nn.Parameter(torch.empty(shape, dtype=setup.weight_dtype))
-        self.k_weight = nn.Parameter(torch.empty(shape, dtype=setup.weight_dtype))
+        self.q_weight = setup.weight(c.hc_mult, c.hidden_size, wide=True)
+        self.k_weight = setup.weight(c.hc_mult, c.hidden_size, wide=True)
 
         primes = constants.bucket_primes(c)[plan.engram_id or 0]
         pad_id = token_map[c.engram_pad_token_id]

@@ -13,8 +13,7 @@ class Gate(nn.Module):
         super().__init__()
         self.kernels, self.topk = setup.kernels, topk
         self.scale = setup.config.routed_scaling_factor
-        shape = (num_experts, setup.config.hidden_size)
-        self.weight = nn.Parameter(torch.empty(shape, dtype=setup.weight_dtype))
+        self.weight = setup.weight(num_experts, setup.config.hidden_size, wide=True)
         self.bias = nn.Parameter(torch.empty(num_experts))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,11 +45,9 @@ class Experts(nn.Module):
         super().__init__()
         c = setup.config
         self.op, self.limit = setup.kernels.experts, c.swiglu_limit
-        up = (num_experts, c.moe_intermediate_size, c.hidden_size)
-        down = (num_experts, c.hidden_size, c.moe_intermediate_size)
-        self.w1 = nn.Parameter(torch.empty(up, dtype=setup.weight_dtype))
-        self.w3 = nn.Parameter(torch.empty(up, dtype=setup.weight_dtype))
-        self.w2 = nn.Parameter(torch.empty(down, dtype=setup.weight_dtype))
+        self.w1 = setup.weight(num_experts, c.moe_intermediate_size, c.hidden_size)
+        self.w3 = setup.weight(num_experts, c.moe_intermediate_size, c.hidden_size)
+        self.w2 = setup.weight(num_experts, c.hidden_size, c.moe_intermediate_size)
 
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """x [T, D], ids and weights [T, topk] -> [T, D]."""

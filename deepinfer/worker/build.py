@@ -30,10 +30,10 @@ def build_network(
 ) -> Network:
     """A Network with every parameter loaded, in evaluation mode.
 
-    weight_dtype None keeps weights in the compute dtype: no op of the reference backend computes
-    from FP8 or FP4 directly, and either dtype holds their values exactly.
+    weight_dtype None keeps each weight as it is computed with: no op of the reference backend
+    computes from FP8 or FP4 directly, and bfloat16 and float32 both hold their values exactly.
     """
-    network = _empty_network(config, token_map, kernels, dtype, weight_dtype or dtype, device)
+    network = _empty_network(config, token_map, kernels, dtype, weight_dtype, device)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             for place, tensor_name in released_names(
@@ -60,7 +60,7 @@ def build_dummy(
 
     Engram tables are not held at all: rows come from `_DummyTable`.
     """
-    network = _empty_network(config, token_map, kernels, dtype, weight_dtype or dtype, device)
+    network = _empty_network(config, token_map, kernels, dtype, weight_dtype, device)
     generator = torch.Generator(device).manual_seed(0)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -92,7 +92,7 @@ def _empty_network(
     token_map: list[int],
     kernels: KernelSet,
     dtype: torch.dtype,
-    weight_dtype: torch.dtype,
+    weight_dtype: torch.dtype | None,
     device: str,
 ) -> Network:
     # Parameters are allocated empty, where they will stay: the weights never exist twice in memory.

@@ -55,19 +55,24 @@ def experts(
     # Rows sorted by expert, so that each expert is one product over its own rows.
     by_expert = ids.flatten().argsort(stable=True)
     counts = ids.flatten().bincount(minlength=w1.shape[0]).tolist()
-    sorted_rows = quantise(x)[by_expert // topk].split(counts)
-    sorted_weights = weights.flatten()[by_expert, None].split(counts)
-    outputs = []
-    for expert, (rows, weight) in enumerate(zip(sorted_rows, sorted_weights, strict=True)):
-        if not len(rows):
-            continue
-        hidden = swiglu(linear(rows, w1[expert]), linear(rows, w3[expert]), limit, weight)
-        outputs.append(linear(quantise(hidden), w2[expert]))
-    if not outputs:
-        return torch.zeros_like(x)
-    back = by_expert.argsort()
-    per_row = torch.cat(outputs)[back].unflatten(0, (-1, topk)).to(torch.float32)
+    rows = quantise(x)[by_expert // topk]
+    hidden = swiglu(
+        _by_expert(rows, w1, counts),
+        _by_expert(rows, w3, counts),
+        limit,
+        weights.flatten()[by_expert, None],
+    )
+    outputs = _by_expert(quantise(hidden), w2, counts)
+    per_row = outputs[by_expert.argsort()].unflatten(0, (-1, topk)).to(torch.float32)
     total = per_row[:, 0]
     for choice in range(1, topk):
         total = total + per_row[:, choice]
     return total.to(x.dtype)
+
+
+def _by_expert(rows: Tensor, weights: Tensor, counts: list[int]) -> Tensor:
+    """rows [n, in], the first counts[0] of them times weights[0], and so on: [n, out]."""
+    parts = [
+        linear(part, weights[expert]) for expert, part in enumerate(rows.split(counts)) if len(part)
+    ]
+    return torch.cat(parts) if parts else rows.new_empty(0, weights.shape[1])

@@ -97,6 +97,9 @@ def test_dtypes(tiny_dir, tiny_config):
     plain = build(tiny_config, checkpoint)
     assert wide.embed.weight.dtype == torch.float32
     assert narrow.embed.weight.dtype == plain.embed.weight.dtype == torch.bfloat16
+    # The head is computed in float32 always: kept narrower, all of it would be cast at each step.
+    assert narrow.head.weight.dtype == torch.bfloat16
+    assert plain.head.weight.dtype == torch.float32
     token_ids = torch.arange(5, 25)[None]
     with torch.no_grad():
         # Every released number is exact in bfloat16, so keeping it there changes nothing.
