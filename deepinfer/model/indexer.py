@@ -61,7 +61,7 @@ class Indexer(nn.Module):
         query = self.kernels.round_trip_index(self.kernels.rotate(query, *rotary))
         weights = self.weights_proj(u) * self.head_scale
 
-        scores = self._scores(query, weights, batch, key_store[rows.table])
+        scores = self._scores(query, weights, batch, key_store)
         visible = torch.arange(scores.shape[1], device=u.device) < rows.num_visible[:, None]
         scores = scores.masked_fill(~visible, -torch.inf)
 
@@ -75,13 +75,16 @@ class Indexer(nn.Module):
             )
         return Selection(scores, selected, made)
 
-    def _scores(self, query: Tensor, weights: Tensor, batch: Batch, keys: Tensor) -> Tensor:
-        """Scores float32 [T, N] from queries [T, Hi, Ci], weights [T, Hi] and keys [B, N, Ci]."""
-        scores = keys.new_empty(query.shape[0], keys.shape[1], dtype=torch.float32)
+    def _scores(self, query: Tensor, weights: Tensor, batch: Batch, key_store: Tensor) -> Tensor:
+        """Scores float32 [T, N] from queries [T, Hi, Ci], weights [T, Hi], key_store [*, Ci]."""
+        table = batch.entries[self.plan.ratio].table
+        scores = query.new_empty(query.shape[0], table.shape[1], dtype=torch.float32)
         for rows in batch.groups:
             safe = rows.clamp_min(0)
             sequences = batch.sequence_ids[safe[:, 0]]
-            found = self.kernels.index_scores(query[safe], weights[safe], keys[sequences])
+            found = self.kernels.index_scores(
+                query[safe], weights[safe], key_store, table[sequences]
+            )
             real = rows >= 0
             scores[rows[real]] = found[real]
         return scores

@@ -104,6 +104,15 @@ def test_newest_block_is_kept():
     assert kept.tolist() == [[True, True, False, False, True, True, False, False]]
 
 
+def scores_of(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """`index_scores` with the keys [B, N, Ci] laid out backwards in a store."""
+    table = torch.arange(keys.shape[0] * keys.shape[1]).flip(0).view(keys.shape[:2])
+    store = torch.empty(keys.shape[0] * keys.shape[1] + 1, keys.shape[2], dtype=keys.dtype)
+    store[-1] = torch.nan
+    store[table] = keys
+    return KERNELS.index_scores(query, weights, store, table)
+
+
 @pytest.mark.parametrize("chunk", [1 << 24, 1])
 def test_index_scores(chunk, monkeypatch):
     """Guards the formula: relu per head, then the weights, then the sum over heads. A07.
@@ -120,14 +129,12 @@ def test_index_scores(chunk, monkeypatch):
                 for head in range(4):
                     match = float(query[b, row, head] @ keys[b, j])
                     expected[b, row, j] += float(weights[b, row, head]) * max(0.0, match)
-    torch.testing.assert_close(KERNELS.index_scores(query, weights, keys), expected)
+    torch.testing.assert_close(scores_of(query, weights, keys), expected)
 
 
 def test_index_scores_without_keys():
     """Guards a row before the first entry is complete. A01."""
-    scores = KERNELS.index_scores(
-        torch.randn(1, 2, 4, 6), torch.randn(1, 2, 4), torch.empty(1, 0, 6)
-    )
+    scores = scores_of(torch.randn(1, 2, 4, 6), torch.randn(1, 2, 4), torch.empty(1, 0, 6))
     assert scores.shape == (1, 2, 0)
 
 
@@ -136,8 +143,8 @@ def test_index_scores_are_ranked_as_rounded():
     torch.manual_seed(2)
     query, weights, keys = torch.randn(1, 8, 4, 6), torch.randn(1, 8, 4), torch.randn(1, 9, 6)
     query, weights, keys = (x.bfloat16() for x in (query, weights, keys))
-    actual = KERNELS.index_scores(query, weights, keys)
-    wide = KERNELS.index_scores(query.float(), weights.float(), keys.float())
+    actual = scores_of(query, weights, keys)
+    wide = scores_of(query.float(), weights.float(), keys.float())
     assert actual.dtype == torch.float32
     assert torch.equal(actual, wide.bfloat16().float())
 

@@ -7,28 +7,40 @@ from torch import Tensor
 
 from deepinfer.kernels.reference.linear import row_product
 
-# Largest intermediate of `index_scores`, in elements: [rows, index heads, entries].
-_CHUNK_ELEMENTS = 1 << 24
+# Largest tensors, in elements: keys of some sequences [b, N, Ci], and [rows, index heads, entries].
+# They are passed over several times: beyond a core's cache that takes three times as long.
+_CHUNK_ELEMENTS = 1 << 19
 
 
-def index_scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-    """Score of every entry for every row, rounded once to the query's dtype and returned as
+def index_scores(query: Tensor, weights: Tensor, key_store: Tensor, table: Tensor) -> Tensor:
+    """Score of every entry for every row, rounded once to the query's dtype and returned in
     float32.
 
-    query [B, S, Hi, Ci], weights [B, S, Hi], keys [B, N, Ci] of B sequences with S rows each
-    -> [B, S, N]: sum over heads of weight * relu(query . key). Rounding makes ties common in
-    bfloat16; ranking rounded scores is what the release does.
+    query [B, S, Hi, Ci], weights [B, S, Hi] of B sequences with S rows each; key_store [*, Ci];
+    table int64 [B, N], rows of the store -> [B, S, N]: sum over heads of weight * relu(query .
+    key). Rounding makes ties common in bfloat16; ranking rounded scores is what the release does.
     """
-    num_keys, num_heads = keys.shape[1], query.shape[2]
-    rows = max(1, _CHUNK_ELEMENTS // max(1, query.shape[0] * num_heads * num_keys))
-    wide_keys = keys.to(torch.float32).transpose(1, 2)
+    sequences = max(1, _CHUNK_ELEMENTS // max(1, table.shape[1] * key_store.shape[1]))
+    parts = [
+        _scores(q, w, key_store[rows].to(torch.float32).transpose(1, 2))
+        for q, w, rows in zip(
+            query.split(sequences), weights.split(sequences), table.split(sequences), strict=True
+        )
+    ]
+    return torch.cat(parts).to(query.dtype).to(torch.float32)
+
+
+def _scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """query [b, S, Hi, Ci], weights [b, S, Hi], keys float32 [b, Ci, N] -> float32 [b, S, N]."""
+    num_heads = query.shape[2]
+    rows = max(1, _CHUNK_ELEMENTS // max(1, query.shape[0] * num_heads * keys.shape[2]))
     parts = []
     for q, w in zip(query.split(rows, 1), weights.split(rows, 1), strict=True):
-        match = row_product(q.flatten(1, 2).to(torch.float32), wide_keys)
-        match = torch.relu(match).unflatten(1, (-1, num_heads))
+        match = torch.relu(row_product(q.flatten(1, 2).to(torch.float32), keys))
+        match = match.unflatten(1, (-1, num_heads))
         # Not a product of matrices: one row of weights would be summed in another order.
         parts.append((match * w.to(torch.float32)[..., None]).sum(2))
-    return torch.cat(parts, 1).to(query.dtype).to(torch.float32)
+    return torch.cat(parts, 1)
 
 
 def select_entries(scores: Tensor, allowed: Tensor, topk: int) -> Tensor:
