@@ -13,8 +13,9 @@ JOBS = 2
 VENV = .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
-# torch would start a thread for each core in each of the JOBS processes
-PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# torch would start a thread for each core in each of the JOBS processes, and have them spin
+THREADS = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
+PYTEST = $(THREADS) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: help install install-dev demo check test test-all selftest clean
 

@@ -31,7 +31,7 @@ class TokenLogprob:
 class CompletionOutput:
     """One continuation.
 
-    text: without the stop string that ended it, unless include_stop_str_in_output.
+    text: without the end token or stop string that ended it, unless include_stop_str_in_output.
     token_ids: all that were generated: an end token, and the token that completed a stop string,
         are the last of them.
     logprobs: one for each token, or None if none were asked for.

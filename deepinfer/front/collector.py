@@ -81,7 +81,9 @@ class Collector:
             choice.token_ids.append(delta.token_id)
             if delta.logprob is not None:
                 choice.logprobs.append(delta.logprob)
-            text = choice.stream.push([delta.token_id])
+            # An end token is not part of what was said, no more than a stop string is.
+            if delta.finish_reason != "stop" or self._params.include_stop_str_in_output:
+                text = choice.stream.push([delta.token_id])
         if choice.stream.stop_reason is not None:
             choice.finish_reason, choice.stop_reason = "stop", choice.stream.stop_reason
             return text, delta.finish_reason is None

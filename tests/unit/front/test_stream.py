@@ -82,7 +82,8 @@ def test_calls_do_not_matter(text: str, stops: list[str], data: st.DataObject) -
     """H04: a block of accepted drafts gives another text than its tokens one by one."""
     raw = text.encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=5)))
-    one, blocks = TextStream(Bytes(), stop=stops), TextStream(Bytes(), stop=stops)  # type: ignore[arg-type]
+    one = TextStream(Bytes(), stop=stops)  # type: ignore[arg-type]
+    blocks = TextStream(Bytes(), stop=stops)  # type: ignore[arg-type]
     for byte in raw:
         one.push([byte])
     for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True):
