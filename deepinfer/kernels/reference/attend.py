@@ -36,33 +36,36 @@ def attend(
     parts = []
     for start in range(0, query.shape[0], rows):
         chunk = slice(start, start + rows)
-        index = torch.cat([lists[chunk] for _, lists in stores], 1)
-        absent = index < 0
+        absent = torch.cat([lists[chunk] for _, lists in stores], 1) < 0
         gathered = torch.cat([_gather(store, lists[chunk]) for store, lists in stores], 1)
         # What stands for "none" is some row of a store: its weight is 0, but 0 times NaN is NaN.
-        gathered = gathered.masked_fill(absent[..., None], 0)
-        parts.append(_attend_gathered(query[chunk], sink, scale, gathered, absent))
+        # (In place here and below: a pass over memory costs as much as a product.)
+        nothing = absent.flatten().nonzero().squeeze(1)
+        gathered = gathered.flatten(0, 1).index_fill_(0, nothing, 0).view(gathered.shape)
+        parts.append(
+            _attend_gathered(query[chunk], sink, scale, gathered.to(torch.float32), absent)
+        )
     return torch.cat(parts) if parts else torch.empty_like(query)
 
 
 def _gather(store: Tensor, index: Tensor) -> Tensor:
-    """Store rows [T, n, C] as float32. An embedding look-up, because its backward scatters fast."""
+    """Store rows [T, n, C]. An embedding look-up, because its backward scatters fast."""
     if not store.shape[0]:
-        return torch.zeros(*index.shape, store.shape[1], device=store.device)
-    return F.embedding(index.clamp_min(0), store).to(torch.float32)
+        return store.new_zeros(*index.shape, store.shape[1])
+    return F.embedding(index.clamp_min(0), store)
 
 
 def _attend_gathered(
     query: Tensor, sink: Tensor, scale: float, kv: Tensor, absent: Tensor
 ) -> Tensor:
     """query [t, H, C], kv float32 [t, n, C], absent bool [t, n] -> [t, H, C]."""
-    logits = row_product(query.to(torch.float32), kv.transpose(1, 2)) * scale
-    logits = logits.masked_fill(absent[:, None], -torch.inf)
+    logits = row_product(query.to(torch.float32), kv.transpose(1, 2)).mul_(scale)
+    logits.masked_fill_(absent[:, None], -torch.inf)
     # The sink takes part in the maximum, so the maximum is finite even when every logit is -inf.
-    ceiling = (
-        torch.maximum(logits.amax(-1), sink) if logits.shape[-1] else sink.expand(logits.shape[:2])
-    )
-    ceiling = ceiling.detach()
-    weights = torch.exp(logits - ceiling[..., None])
+    with torch.no_grad():
+        ceiling = sink.expand(logits.shape[:2])
+        if logits.shape[-1]:
+            ceiling = torch.maximum(logits.amax(-1), ceiling)
+    weights = logits.sub_(ceiling[..., None]).exp_()
     total = weights.sum(-1) + torch.exp(sink - ceiling)
     return (row_product(weights, kv) / total[..., None]).to(query.dtype)

@@ -23,10 +23,20 @@ def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor
     return ids, chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * scale
 
 
+# Rows whose intermediate values are worked on together, in elements: a dozen passes over them stay
+# within a core's cache.
+_CHUNK_ELEMENTS = 1 << 17
+
+
 def swiglu(gate: Tensor, up: Tensor, limit: float, weight: Tensor | None = None) -> Tensor:
     """silu(gate) * up with gate clamped above and up on both sides, times `weight`; float32, one
     rounding.
     """
+    rows = max(1, _CHUNK_ELEMENTS // gate.shape[-1])
+    if len(gate) > rows:
+        weights = [None] * -(-len(gate) // rows) if weight is None else weight.split(rows)
+        parts = zip(gate.split(rows), up.split(rows), weights, strict=True)
+        return torch.cat([swiglu(g, u, limit, w) for g, u, w in parts])
     wide_gate = gate.to(torch.float32).clamp(max=limit)
     wide_up = up.to(torch.float32).clamp(-limit, limit)
     product = silu(wide_gate) * wide_up
