@@ -17,6 +17,8 @@ _MAX_ROWS = 1024
 _TILES = (1, 2, 4, 8, 16, 32)
 # Larger weights are probed at these sizes, or a probe would take seconds.
 _PROBE_INPUTS, _PROBE_OUTPUTS, _PROBE_ROWS = 4096, 512, 96
+_PROBE_SMALL = 1 << 14
+_PLAIN_ELEMENTS = 1 << 19
 # Columns of a batched product's probe: more than the few for which libraries have special cases.
 _BATCHED_COLUMNS = 64
 
@@ -29,42 +31,74 @@ def _keep(x: Tensor) -> Tensor:
 def row_tile(dtype: torch.dtype, num_inputs: int, num_outputs: int, num_threads: int) -> int:
     """Fewest rows such that products of any multiple of them give each row the same bits (CPU).
 
-    Measured, not assumed: the answer differs between sizes, libraries and processors. The largest
-    tile is returned if none passes; the law on batches would then fail, and say so. (num_threads is
-    there because a library may decide by it too.)
+    0 if no tile does, as with very small weights and odd widths. Measured, not assumed: the answer
+    differs between sizes, libraries and processors. (num_threads is there because a library may
+    decide by it too.)
     """
-    generator = torch.Generator().manual_seed(0)
-    # Every product meets its negative: what is left is rounding alone, which shows the order of
-    # summation even where the result is rounded to bfloat16.
-    shape = (min(num_outputs, _PROBE_OUTPUTS), max(1, min(num_inputs, _PROBE_INPUTS) // 2))
-    half = torch.randn(shape, generator=generator).to(dtype)
-    weight = torch.cat((half, -half), 1)
-    rows = torch.randn(_PROBE_ROWS, shape[1], generator=generator).to(dtype).repeat(1, 2)
-    expected = F.linear(rows, weight)
-    return next((t for t in _TILES if _agrees(rows, weight, expected, t)), _TILES[-1])
-
-
-def _agrees(rows: Tensor, weight: Tensor, expected: Tensor, tile: int) -> bool:
-    """Whether some first and last rows, in multiples of `tile`, come out as in the whole."""
-    for count in {min(_PROBE_ROWS, tile * multiple) for multiple in (1, 2, 3, 5, 7, 64 // tile)}:
-        if not torch.equal(F.linear(rows[:count], weight), expected[:count]):
-            return False
-        if not torch.equal(F.linear(rows[-count:], weight), expected[-count:]):
-            return False
-    return True
-
-
-def _missing_rows(x: Tensor, num_rows: int, num_outputs: int) -> int:
-    """Rows of padding that a product of `num_rows` rows of x [..., in] needs."""
-    if x.device.type != "cpu":
+    shape = min(num_inputs, _PROBE_INPUTS), min(num_outputs, _PROBE_OUTPUTS)
+    # A small product has few results to betray another order of summation, and is cheap to repeat.
+    is_small = shape[0] * shape[1] <= _PROBE_SMALL
+    multiples = range(1, _PROBE_ROWS + 1) if is_small else (1, 2, 3, 5, 7, 16, _PROBE_ROWS)
+    probes = [_probe(dtype, *shape, seed) for seed in range(4 if is_small else 1)]
+    if not all(_same_at_every_place(rows, weight, expected) for rows, weight, expected in probes):
         return 0
-    return -num_rows % row_tile(x.dtype, x.shape[-1], num_outputs, torch.get_num_threads())
+    for tile in _TILES:
+        counts = sorted({min(_PROBE_ROWS, tile * multiple) for multiple in multiples})
+        if all(_agrees(*probe, counts) for probe in probes):
+            return tile
+    return 0
+
+
+def _probe(
+    dtype: torch.dtype, num_inputs: int, num_outputs: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, weight and product in which every term meets its negative.
+
+    What is left is rounding alone, which shows the order of summation even where the result is
+    rounded to bfloat16. In random places: at a fixed distance, two terms could meet in one lane of
+    every routine, and hide the difference between them.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    half, odd = num_inputs // 2, num_inputs % 2
+    right = torch.randn(num_outputs, half + odd, generator=generator)
+    left = torch.randn(_PROBE_ROWS, half + odd, generator=generator)
+    left[:, half:] = 0  # the middle one of an odd number meets nothing
+    places = torch.randperm(num_inputs, generator=generator)
+    weight = torch.cat((right, -right[:, :half]), 1)[:, places].to(dtype)
+    rows = torch.cat((left, left[:, :half]), 1)[:, places].to(dtype)
+    return rows, weight, F.linear(rows, weight)
+
+
+def _same_at_every_place(rows: Tensor, weight: Tensor, expected: Tensor) -> bool:
+    """Whether a row's place does not matter. It does where rows are not aligned alike."""
+    return all(
+        torch.equal(F.linear(rows.roll(places, 0), weight), expected.roll(places, 0))
+        for places in range(1, 8)
+    )
+
+
+def _agrees(rows: Tensor, weight: Tensor, expected: Tensor, counts: list[int]) -> bool:
+    """Whether the first and the last rows, counted from either end, come out right."""
+    return all(
+        torch.equal(F.linear(rows[:count], weight), expected[:count])
+        and torch.equal(F.linear(rows[-count:], weight), expected[-count:])
+        for count in counts
+    )
+
+
+def _tile(x: Tensor, num_outputs: int) -> int:
+    """`row_tile` of a product of x [..., in]."""
+    if x.device.type != "cpu":
+        return 1
+    return row_tile(x.dtype, x.shape[-1], num_outputs, torch.get_num_threads())
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:
     """x [T, in] times weight [out, in], in tiles of rows where the device is a CPU."""
-    num_rows = x.shape[0]
-    missing = _missing_rows(x, num_rows, weight.shape[0])
+    num_rows, tile = x.shape[0], _tile(x, weight.shape[0])
+    if tile == 0:
+        return _plain_product(x, weight)
+    missing = -num_rows % tile
     if missing:
         x = F.pad(x, (0, 0, 0, missing))
     if x.shape[0] <= _MAX_ROWS:
@@ -74,10 +108,19 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
     return product[:num_rows] if missing else product
 
 
+def _plain_product(x: Tensor, weight: Tensor) -> Tensor:
+    """The same by multiplying and adding: slow, but a sum along a row knows no other row."""
+    rows = max(1, _PLAIN_ELEMENTS // weight.numel())
+    wide = weight.to(torch.float32)
+    parts = [(part.to(torch.float32)[:, None] * wide).sum(-1) for part in x.split(rows)]
+    return torch.cat(parts).to(x.dtype)
+
+
 def row_product(rows: Tensor, matrix: Tensor) -> Tensor:
     """rows [B, M, K] times matrix [B, K, N] -> [B, M, N], row by row the same bits for every M."""
     num_rows = rows.shape[1]
-    missing = _missing_rows(rows, num_rows, _BATCHED_COLUMNS)
+    # Never 0 for so many columns; and the columns of a store are a multiple of 64 anyway.
+    missing = -num_rows % max(1, _tile(rows, _BATCHED_COLUMNS))
     if not missing:
         return rows @ matrix
     return (F.pad(rows, (0, 0, 0, missing)) @ matrix)[:, :num_rows]
