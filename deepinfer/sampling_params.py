@@ -1,7 +1,6 @@
 """`SamplingParams`: how the tokens of one request are chosen, and when they end.
 
-Knows ranges and which fields contradict each other. Does not know the model: what depends on its
-vocabulary or length is for `check_against`. Refuses what it cannot honour.
+Knows ranges and which fields contradict each other, and the model only in `check_against`.
 """
 
 import math
@@ -15,7 +14,7 @@ from typing import Any
 
 from deepinfer.errors import RequestError
 
-# Below this, dividing logits by the temperature would overflow before it changed any choice.
+# Below this, dividing logits by the temperature overflows before it changes any choice.
 GREEDY_BELOW = 1e-5
 NUM_SEEDS = 2**64
 MAX_TOKENS = 2**31 - 1
@@ -197,6 +196,7 @@ def check_against(params: SamplingParams, vocab_size: int, max_model_len: int) -
 def _number(field: str, value: Any, rule: _Rule) -> Any:
     """`value` as Python's int or float; NaN is in no range, and a bool is not meant as a number."""
     kind, low, high, expected = rule
+    value = value.item() if hasattr(value, "item") else value  # numpy compares in narrow types
     is_number = isinstance(value, kind) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:
         raise _refused(field, value, expected)

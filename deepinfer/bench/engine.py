@@ -7,6 +7,7 @@ neither the scheduler nor texts.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
@@ -55,11 +56,12 @@ def bench_engine(
         for _ in range(_NUM_WARM_UPS):
             step()
         products = record_products(network, step)
+        bare = partial(run_products, products)
         steps: list[float] = []
         bares: list[float] = []
         for _ in range(num_repeats):
             steps.append(_milliseconds(step))
-            bares.append(_milliseconds(lambda: run_products(products)))  # noqa: B023 (used at once)
+            bares.append(_milliseconds(bare))
         yield StepTime(
             case=case,
             num_threads=num_threads,
@@ -71,10 +73,14 @@ def bench_engine(
         )
 
 
-def growth(times: Sequence[StepTime], batch: int) -> float:
-    """Time of a decode step of `batch` at the longest context over that at the shortest."""
+def growth(times: Sequence[StepTime], batch: int) -> float | None:
+    """Time of a decode step of `batch` at the longest context over that at the shortest; None if
+    they are one.
+    """
     own = [t for t in times if t.case.batch == batch and t.case.num_rows == 1]
     own.sort(key=lambda t: t.case.context)
+    if len(own) < 2:
+        return None
     return own[-1].step_ms / own[0].step_ms
 
 
@@ -92,8 +98,10 @@ def step_lines(times: Iterator[StepTime]) -> Iterator[str]:
             f"{t.best_step_ms:>9.1f}{t.bare_ms:>9.1f}{t.best_bare_ms:>9.1f}{t.ratio:>7.2f}"
             f"{t.rows_per_s:>9.0f}"
         )
-    for batch in sorted({t.case.batch for t in seen if t.case.num_rows == 1}):
-        yield f"longest context over shortest, batch {batch}: {growth(seen, batch):.2f} times"
+    for batch in sorted({t.case.batch for t in seen}):
+        times_longer = growth(seen, batch)
+        if times_longer is not None:
+            yield f"longest context over shortest, batch {batch}: {times_longer:.2f} times"
 
 
 def _milliseconds(run: Step) -> float:

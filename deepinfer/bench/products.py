@@ -24,7 +24,6 @@ class Product(NamedTuple):
     weight: Tensor
 
 
-@torch.inference_mode()
 def record_products(network: Network, step: Step) -> list[Product]:
     """The products of the weights in one `step` of `network`, in order."""
     found: list[Product] = []
@@ -67,15 +66,16 @@ def record_products(network: Network, step: Step) -> list[Product]:
         if type(module) in hooks
     ]
     try:
-        step()
+        with torch.inference_mode():
+            step()
     finally:
         for handle in handles:
             handle.remove()
     return found
 
 
-@torch.inference_mode()
 def run_products(products: list[Product]) -> None:
     """All of them, one after another."""
-    for rows, weight in products:
-        F.linear(rows, weight)
+    with torch.inference_mode():
+        for rows, weight in products:
+            F.linear(rows, weight)

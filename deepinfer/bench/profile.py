@@ -5,7 +5,7 @@ indices, stores and glue. The second is torch's own profiler, which slows small 
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -24,7 +24,7 @@ REST = "all else"
 class OpTimes:
     """What the timed ops of a KernelSet have taken together: seconds and calls by name."""
 
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     calls: Counter[str] = field(default_factory=Counter)
 
     def clear(self) -> None:
@@ -57,23 +57,28 @@ def timed_kernels(kernels: KernelSet) -> tuple[KernelSet, OpTimes]:
         return run
 
     names = [f.name for f in fields(kernels) if f.name != "name"]
-    return replace(kernels, **{name: timed(name, getattr(kernels, name)) for name in names}), times
+    ops: dict[str, Any] = {name: timed(name, getattr(kernels, name)) for name in names}
+    return replace(kernels, **ops), times
 
 
 def profile_ops(network: Network, times: OpTimes, case: Case, num_repeats: int) -> list[OpShare]:
-    """Shares of one step, the largest first, REST last. `network` must use the ops of `times`."""
+    """Shares of one step, the largest first. `network` must use the ops of `times`.
+
+    REST is what the step takes outside them.
+    """
     step = make_step(network, case)
     step()
     times.clear()
     start = time.perf_counter()
     for _ in range(num_repeats):
         step()
-    rest = time.perf_counter() - start - times.seconds.total()
+    rest = time.perf_counter() - start - sum(times.seconds.values())
     shares = [
         OpShare(name, times.calls[name] / num_repeats, 1000 * seconds / num_repeats)
-        for name, seconds in times.seconds.most_common()
+        for name, seconds in times.seconds.items()
     ]
-    return [*shares, OpShare(REST, 1, 1000 * rest / num_repeats)]
+    shares.append(OpShare(REST, 1, 1000 * rest / num_repeats))
+    return sorted(shares, key=lambda share: -share.total_ms)
 
 
 def profile_torch(step: Step, num_repeats: int) -> list[OpShare]:
@@ -96,7 +101,13 @@ def share_lines(title: str, shares: list[OpShare]) -> Iterator[str]:
     total = sum(share.total_ms for share in shares)
     yield f"{title}: {total:.1f} ms"
     yield f"  {'op':32}{'calls':>8}{'ms':>10}{'share':>8}{'us a call':>11}"
-    for share in shares[:_NUM_SHOWN]:
+    shown, small = shares[:_NUM_SHOWN], shares[_NUM_SHOWN:]
+    if small:
+        # Summed up, so that the column adds up to the total.
+        num_calls = sum(share.num_calls for share in small)
+        total_ms = sum(share.total_ms for share in small)
+        shown = [*shown, OpShare(f"the other {len(small)}", num_calls, total_ms)]
+    for share in shown:
         yield (
             f"  {share.name:32}{share.num_calls:>8.0f}{share.total_ms:>10.2f}"
             f"{100 * share.total_ms / total:>7.1f}%{1000 * share.total_ms / share.num_calls:>11.1f}"

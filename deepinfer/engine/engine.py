@@ -51,20 +51,24 @@ class Engine:
             ignore_eos=params.ignore_eos,
             eos_id=self._eos_id,
         )
-        for choice in range(params.n):
-            # The prompt's own log-probabilities are the same for all continuations.
-            num_top = params.num_prompt_logprobs if choice == 0 else -1
-            request = Request(
-                (request_id, choice), prompt_ids, limits, num_top if num_top >= 0 else None
-            )
-            self.scheduler.add(request)
-            prepared = prepare(params, seed=seed, choice=choice, eos_ids=[self._eos_id])
-            self._continuations[request_id, choice] = begin(prepared, prompt_ids)
+        try:
+            for choice in range(params.n):
+                # The prompt's own log-probabilities are the same for all continuations.
+                num_top = params.num_prompt_logprobs if choice == 0 else -1
+                request = Request(
+                    (request_id, choice), prompt_ids, limits, num_top if num_top >= 0 else None
+                )
+                prepared = prepare(params, seed=seed, choice=choice, eos_ids=[self._eos_id])
+                self._continuations[request_id, choice] = begin(prepared, prompt_ids)
+                self.scheduler.add(request)
+        except BaseException:
+            self.abort(request_id)
+            raise
 
     def finish(self, request_id: str, choice: int, reason: Reason) -> None:
         """End a continuation that was found complete, or was given up. No Delta follows."""
-        if self._continuations.pop((request_id, choice), None) is not None:
-            self.scheduler.finish((request_id, choice), reason)
+        self._continuations.pop((request_id, choice), None)
+        self.scheduler.finish((request_id, choice), reason)
 
     def abort(self, request_id: str) -> None:
         """End all continuations of a request that nobody wants any more. No Delta follows."""
@@ -76,10 +80,18 @@ class Engine:
         scheduled = self.scheduler.schedule()
         if scheduled is None:
             return []
-        self.worker.launch(make_plan(scheduled))
         rows = [self._continuations[scheduled.requests[i].request_id] for i in scheduled.sampled]
         scored = scheduled.scored()
-        result = self.worker.sample(build_sample_plan(rows))
+        finished = False
+        try:
+            self.worker.launch(make_plan(scheduled))
+            result = self.worker.sample(build_sample_plan(rows))
+            finished = True
+        finally:
+            # An interrupt may come anywhere, and whoever sent it may go on with the same engine.
+            if not finished:
+                self.worker.lose_step()
+                self.scheduler.lose_step()
         return [
             *_prompt_news(scored, result.prompt_scores),
             *self._token_news(scheduled, result),

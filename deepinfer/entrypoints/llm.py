@@ -90,24 +90,28 @@ class LLM:
         SamplingParams(). A prompt that is refused gives a result with `error` set and costs the
         others nothing. Raises RequestError when the arguments do not fit together.
         """
+        _ = self._loaded  # a closed LLM is refused before anything else
         texts, ids = _requests(prompts, prompt_token_ids)
         params = _params(sampling_params, len(texts))
         results: list[RequestOutput | _Open] = []
-        for text, token_ids, one in zip(texts, ids, params, strict=True):
-            try:
-                results.append(self._submit(text, token_ids, one))
-            except RequestError as error:
-                results.append(RequestOutput(text, [], [], error))
-        waiting = [request for request in results if isinstance(request, _Open)]
-        hidden = not use_tqdm or not sys.stderr.isatty()
         try:
-            with tqdm(total=len(waiting), desc="prompts", disable=hidden) as bar:
-                while any(not request.collector.finished for request in waiting):
-                    self._step()
-                    bar.update(sum(r.collector.finished for r in waiting) - bar.n)
+            for text, token_ids, one in zip(texts, ids, params, strict=True):
+                try:
+                    results.append(self._submit(text, token_ids, one))
+                except RequestError as error:
+                    results.append(RequestOutput(text, [], [], error))
+            self._wait([r for r in results if isinstance(r, _Open)], use_tqdm)
         finally:
-            self._close(waiting)
+            self._close([r for r in results if isinstance(r, _Open)])
         return [r.collector.output() if isinstance(r, _Open) else r for r in results]
+
+    def _wait(self, requests: "list[_Open]", use_tqdm: bool) -> None:
+        """Step until all have finished, with a bar where somebody can see it."""
+        hidden = not use_tqdm or not sys.stderr.isatty()
+        with tqdm(total=len(requests), desc="prompts", disable=hidden) as bar:
+            while any(not request.collector.finished for request in requests):
+                self._step()
+                bar.update(sum(r.collector.finished for r in requests) - bar.n)
 
     def stream(
         self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
@@ -125,7 +129,7 @@ class LLM:
             )
         request = self._submit(text, ids, params)
         try:
-            while True:
+            while self._loaded:
                 while request.pieces:
                     yield request.pieces.popleft()
                 if request.collector.finished:
@@ -149,11 +153,15 @@ class LLM:
         if seed is None and model.options.seed is not None:
             seed = self._seeds.getrandbits(64)
         request_id = str(self._num_requests)
-        model.engine.submit(request_id, prompt_ids, params, seed)
         self._num_requests += 1
         prompt = text if isinstance(text, str) else None
-        collector = Collector(request_id, prompt, prompt_ids, params, model.tokenizer)
-        self._open[request_id] = request = _Open(collector)
+        request = _Open(Collector(request_id, prompt, prompt_ids, params, model.tokenizer))
+        self._open[request_id] = request
+        try:
+            model.engine.submit(request_id, prompt_ids, params, seed)
+        except BaseException:
+            self._close([request])
+            raise
         return request
 
     def _step(self) -> None:

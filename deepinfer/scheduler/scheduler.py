@@ -164,6 +164,12 @@ class Scheduler:
         self._in_flight = Scheduled(requests, num_rows, sampled, self.memory.tables)
         return self._in_flight
 
+    def lose_step(self) -> None:
+        """A broken-off step may have stored anything: compute again all that runs."""
+        self._in_flight = None
+        while self._running:
+            self._preempt_youngest()
+
     def update(self, scheduled: Scheduled, token_ids: Int32, bad_rows: Bool) -> list[Progress]:
         """Take in what the step brought.
 

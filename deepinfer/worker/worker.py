@@ -45,6 +45,10 @@ class Worker:
         hidden = self.network.run(batch, PagedStore(self.pools, self._store_index(index)))
         self._launched = _Launched(plan, hidden)
 
+    def lose_step(self) -> None:
+        """Forget a launched step whose tokens will not be drawn."""
+        self._launched = None
+
     @torch.inference_mode()
     def sample(self, plan: SamplePlan) -> StepResult:
         """Draw the tokens of the launched step's sample rows, and look at its score rows."""

@@ -118,6 +118,9 @@ def _plain_product(x: Tensor, weight: Tensor) -> Tensor:
 
 def row_product(rows: Tensor, matrix: Tensor) -> Tensor:
     """rows [B, M, K] times matrix [B, K, N] -> [B, M, N], row by row the same bits for every M."""
+    if rows.device.type == "cpu" and torch.get_num_threads() > 1:
+        # How a library shares a batch of products among threads depends on how many there are.
+        return torch.stack([linear(r, m.T) for r, m in zip(rows, matrix, strict=True)])
     num_rows = rows.shape[1]
     # Never 0 for so many columns; and the columns of a store are a multiple of 64 anyway.
     missing = -num_rows % max(1, _tile(rows, _BATCHED_COLUMNS))

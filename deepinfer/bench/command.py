@@ -1,0 +1,115 @@
+"""`deepinfer bench`: what each sort of measurement prints. Parses nothing, measures nothing.
+
+Lines go to `show` as soon as they are known: some measurements take minutes.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+import torch
+
+from deepinfer.bench.engine import CASES, bench_engine, step_lines
+from deepinfer.bench.host import NUM_REQUESTS, bench_host, host_lines
+from deepinfer.bench.offline import Workload, bench_offline
+from deepinfer.bench.profile import profile_ops, profile_torch, share_lines, timed_kernels
+from deepinfer.bench.report import offline_lines, offline_record, survey_ground
+from deepinfer.bench.steps import Case, make_step
+from deepinfer.bench.toys import num_parameters, toy_config, toy_network
+from deepinfer.config.engine import EngineArgs, resolve
+from deepinfer.config.model import ModelConfig
+from deepinfer.engine.engine import Engine
+from deepinfer.engine.loading import lay_out, load_model, make_scheduler, this_machine
+from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.worker.pools import make_pools
+from deepinfer.worker.worker import Worker
+
+Show = Callable[[str], None]
+
+_HOST_STEPS = 300
+_PROFILED = (Case(1, 512), Case(8, 512), Case(32, 512), Case(32, 4096), Case(1, 0, num_rows=512))
+_PROFILE_REPEATS = 3
+
+
+def offline(
+    model: str | None, toy: str, workload: Workload, args: EngineArgs, *, as_json: bool, show: Show
+) -> int:
+    """Throughput of a model, or of a toy if `model` is None. 1 if a request delivered less than
+    asked.
+
+    `args` is completed by what the workload says. Raises ConfigError or CheckpointError.
+    """
+    workload.params()  # refused before anything is loaded
+    options = {
+        **asdict(args),
+        "max_num_seqs": workload.batch,
+        "max_model_len": workload.input_len + workload.output_len,
+    }
+    args = EngineArgs(**options)
+    if model is None:
+        engine, config, dtype = _toy_engine(toy, args)
+        name = f"toy {toy!r}"
+    else:
+        loaded = load_model(model, args, report=show if not as_json else _silent)
+        engine, config, dtype = loaded.engine, loaded.config, loaded.options.dtype
+        name = str(loaded.folder)
+    ground = survey_ground(name, num_parameters(engine.worker.network), dtype)
+    result = bench_offline(engine, config, workload)
+    if as_json:
+        show(json.dumps(offline_record(ground, result)))
+    else:
+        _show_all(offline_lines(ground, result), show)
+    return 1 if result.faults else 0
+
+
+def steps(toy: str, dtype: str, num_threads: int | None, num_repeats: int, *, show: Show) -> int:
+    """Steps of a toy against the bare products; None is with one thread and with all."""
+    network = toy_network(toy_config(toy), load_kernels(), dtype)
+    num_cpus = os.cpu_count() or 1
+    for threads in sorted({1, num_cpus}) if num_threads is None else [num_threads]:
+        torch.set_num_threads(threads)
+        show(survey_ground(f"toy {toy!r}", num_parameters(network), dtype).line)
+        times = bench_engine(network, CASES, num_threads=threads, num_repeats=num_repeats)
+        _show_all(step_lines(times), show)
+    return 0
+
+
+def host(*, show: Show) -> int:
+    """Host time at several numbers of running requests."""
+    _show_all(host_lines(bench_host(num, _HOST_STEPS) for num in NUM_REQUESTS), show)
+    return 0
+
+
+def profile(toy: str, dtype: str, num_threads: int | None, *, show: Show) -> int:
+    """Where the time of a toy's steps goes; None is one thread."""
+    torch.set_num_threads(num_threads or 1)
+    kernels, times = timed_kernels(load_kernels())
+    network = toy_network(toy_config(toy), kernels, dtype)
+    show(survey_ground(f"toy {toy!r}", num_parameters(network), dtype).line)
+    for case in _PROFILED:
+        title = f"{case.words}, context {case.context:,}"
+        by_op = profile_ops(network, times, case, _PROFILE_REPEATS)
+        _show_all(share_lines(f"{title}, ops of the model", by_op), show)
+        by_torch = profile_torch(make_step(network, case), _PROFILE_REPEATS)
+        _show_all(share_lines(f"{title}, ops of torch", by_torch), show)
+    return 0
+
+
+def _toy_engine(toy: str, args: EngineArgs) -> tuple[Engine, ModelConfig, str]:
+    config = toy_config(toy)
+    options = resolve(args, config, this_machine(args.device))
+    torch.set_num_threads(options.num_threads)
+    network = toy_network(config, load_kernels(act_quant=options.act_quant), options.dtype)
+    options, sizes = lay_out(config, options)
+    worker = Worker(network, make_pools(config, sizes.num_blocks, sizes.num_slots))
+    return Engine(make_scheduler(options, sizes), worker, config.eos_token_id), config, args.dtype
+
+
+def _show_all(lines: Iterator[str], show: Show) -> None:
+    for line in lines:
+        show(line)
+
+
+def _silent(line: str) -> None:
+    """In JSON output a line of text would be a fault."""
