@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 import typer
 
 from deepinfer import __version__
+from deepinfer.config.env import set_thread_policy
 from deepinfer.config.words import ActQuant, Device, Dtype, WeightDtype
 from deepinfer.errors import DeepInferError
 
@@ -161,6 +162,92 @@ def selftest(
     raise typer.Exit(tool.main(model, device))
 
 
+@app.command()
+def bench(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="offline: throughput of requests. steps: steps of a toy against bare products. "
+            "host: time of the scheduler. profile: where a toy's steps spend their time."
+        ),
+    ] = "offline",
+    model: Annotated[
+        str | None, typer.Option(help="offline: folder or Hugging Face id. Default: the toy.")
+    ] = None,
+    toy: Annotated[
+        str, typer.Option(help="engine | peer: a network of random weights, made in memory.")
+    ] = "engine",
+    input_len: Annotated[int, typer.Option(help="offline: tokens of each prompt.")] = 512,
+    output_len: Annotated[int, typer.Option(help="offline: tokens to generate for each.")] = 64,
+    batch: Annotated[int, typer.Option(help="offline: requests, all at once.")] = 8,
+    temperature: Annotated[float, typer.Option(help="offline: as for generate.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="offline: as for generate.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="offline: as for generate.")] = -1,
+    seed: Annotated[int, typer.Option(help="offline: of prompts and draws.")] = 0,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="offline: no run before the timed one.")
+    ] = False,
+    repeats: Annotated[int, typer.Option(help="steps: how often each step is timed.")] = 7,
+    dtype: Annotated[
+        str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")
+    ] = "bfloat16",
+    num_threads: Annotated[
+        int | None, typer.Option(help="CPU threads. Default: see docs/benchmarks.md.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="offline: one JSON object.")] = False,
+) -> None:
+    """Measure this machine. docs/benchmarks.md tells what the figures mean."""
+    from deepinfer.bench import command as tool
+    from deepinfer.bench.offline import Workload
+    from deepinfer.config.engine import engine_args
+    from deepinfer.errors import ConfigError
+
+    if what == "steps":
+        raise typer.Exit(tool.steps(toy, dtype, num_threads, repeats, show=_show))
+    if what == "host":
+        raise typer.Exit(tool.host(show=_show))
+    if what == "profile":
+        raise typer.Exit(tool.profile(toy, dtype, num_threads, show=_show))
+    if what != "offline":
+        raise ConfigError(
+            f"nothing is called {what!r}", where="WHAT", hint="offline, steps, host or profile"
+        )
+    workload = Workload(
+        input_len=input_len,
+        output_len=output_len,
+        batch=batch,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=seed,
+        cold=cold,
+    )
+    args = engine_args({"dtype": dtype, "num_threads": num_threads})
+    raise typer.Exit(tool.offline(model, toy, workload, args, as_json=as_json, show=_show))
+
+
+@app.command()
+def plan(
+    folder: Annotated[Path, typer.Argument(help="A model's folder, or its config.json.")],
+    memory: Annotated[
+        str | None, typer.Option(help="Bytes, or 80GB, 24GiB. Default: this machine's.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of each sequence. Default: the model's longest.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences at once.")] = 1,
+    dtype: Annotated[str, typer.Option(help="bfloat16 | float32: decoded weights.")] = "bfloat16",
+) -> None:
+    """Tell what fits into memory, from config.json alone."""
+    from deepinfer.tools import plan as tool
+
+    raise typer.Exit(tool.main(folder, memory, context, batch, dtype=dtype))
+
+
+def _show(line: str) -> None:
+    print(line, flush=True)
+
+
 def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -168,6 +255,7 @@ def _report(line: str) -> None:
 def main() -> int:
     """Run the command line, which ends the process: 0, 1 for a refused prompt or a failed check, 2
     for a wrong call or a model that cannot be loaded."""
+    set_thread_policy()
     try:
         app()
     except DeepInferError as error:

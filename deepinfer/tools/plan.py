@@ -16,6 +16,7 @@ from deepinfer.tools.capacity import Plan, plan
 from deepinfer.tools.inspect import GROUPS
 
 _CONFIG = "config.json"
+_DTYPES: dict[str, Storage] = {"bfloat16": "bfloat16", "float32": "float32"}
 _UNITS = {f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)}
 _UNITS |= {f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)}
 
@@ -26,13 +27,19 @@ def main(
     context: int | None,
     batch: int,
     *,
-    dtype: Storage = "bfloat16",
+    dtype: str = "bfloat16",
 ) -> int:
     """Print the table; 1 if the asked batch does not fit. Raises ConfigError.
 
     path: a model's folder, or its config.json. memory: bytes, or a number with a unit (80GB,
     24GiB); None is this machine's. context: None is the model's longest.
     """
+    if dtype not in _DTYPES:
+        raise ConfigError(
+            f"found {dtype!r}, expected one of {', '.join(_DTYPES)}",
+            where="--dtype",
+            hint="correct the option",
+        )
     folder = path.parent if path.name == _CONFIG and not path.is_dir() else path
     config = read_model_config(folder)
     found = plan(
@@ -40,7 +47,7 @@ def main(
         machine_bytes() if memory is None else parse_bytes(memory),
         config.max_position_embeddings if context is None else context,
         batch,
-        dtype=dtype,
+        dtype=_DTYPES[dtype],
     )
     print("\n".join(plan_lines(found)))
     return 0 if found.fits else 1

@@ -16,6 +16,12 @@ COMMANDS = {
     "inspect": ["FOLDER"],
     "tiny": ["FOLDER", "--seed"],
     "selftest": ["--model", "--device"],
+    "bench": [
+        *("WHAT", "--model", "--toy", "--input-len", "--output-len", "--batch", "--temperature"),
+        *("--top-p", "--top-k", "--seed", "--cold", "--repeats", "--dtype", "--num-threads"),
+        "--json",
+    ],
+    "plan": ["FOLDER", "--memory", "--context", "--batch", "--dtype"],
 }
 GLOBAL = ["--version"]
 
