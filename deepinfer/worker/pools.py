@@ -92,9 +92,11 @@ class PagedStore:
     def window(self, layer_id: int, kv: Tensor) -> Tensor:
         """The layer's ring if the new rows fit in beside all they see; else history, then rows."""
         ring, index = self._pools.window[layer_id].flatten(0, 1), self._index
-        history = None if index.history is None else ring[index.history]
+        history = None if index.history is None else ring.index_select(0, index.history)
         # Read before written: a long chunk overwrites the very positions that its first rows see.
-        ring.index_copy_(0, index.window_write, kv[index.window_rows].to(ring.dtype))
+        ring.index_copy_(
+            0, index.window_write, kv.index_select(0, index.window_rows).to(ring.dtype)
+        )
         return ring if history is None else torch.cat((history.to(kv.dtype), kv))
 
     def pending(self, layer_id: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:

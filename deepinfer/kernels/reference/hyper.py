@@ -6,6 +6,9 @@ from torch import Tensor
 from deepinfer.kernels.reference.linear import linear
 from deepinfer.kernels.reference.pointwise import sigmoid
 
+# Rows that are worked on together: all streams of so many fit into a core's cache in float32.
+_ROWS = 64
+
 
 def hyper_mix(
     streams: Tensor,
@@ -51,12 +54,22 @@ def _sinkhorn(logits: Tensor, eps: float, num_iters: int) -> Tensor:
 
 def hyper_collapse(streams: Tensor, pre: Tensor) -> Tensor:
     """Weighted sum of the streams: [T, M, D], [T, M] -> [T, D], float32 inside, one rounding."""
-    return (pre[..., None] * streams.to(torch.float32)).sum(1).to(streams.dtype)
+    parts = [
+        (p[:, None] @ s.to(torch.float32)).squeeze(1).to(streams.dtype)
+        for p, s in zip(pre.split(_ROWS), streams.split(_ROWS), strict=True)
+    ]
+    return torch.cat(parts)
 
 
 def hyper_expand(y: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """Write sublayer output y [T, D] back: new stream b = post[b] * y + sum over a of comb[a, b] *
     stream a.
     """
-    carried = comb.transpose(1, 2) @ streams.to(torch.float32)
-    return (post[..., None] * y.to(torch.float32)[:, None] + carried).to(streams.dtype)
+    parts = []
+    for out, s, p, c in zip(
+        y.split(_ROWS), streams.split(_ROWS), post.split(_ROWS), comb.split(_ROWS), strict=True
+    ):
+        carried = c.transpose(1, 2) @ s.to(torch.float32)
+        written = p[..., None] * out.to(torch.float32)[:, None] + carried
+        parts.append(written.to(streams.dtype))
+    return torch.cat(parts)

@@ -3,6 +3,7 @@ everywhere.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer.kernels.reference.linear import row_product
@@ -22,7 +23,7 @@ def index_scores(query: Tensor, weights: Tensor, key_store: Tensor, table: Tenso
     """
     sequences = max(1, _CHUNK_ELEMENTS // max(1, table.shape[1] * key_store.shape[1]))
     parts = [
-        _scores(q, w, key_store[rows].to(torch.float32).transpose(1, 2))
+        _scores(q, w, F.embedding(rows, key_store).to(torch.float32).transpose(1, 2))
         for q, w, rows in zip(
             query.split(sequences), weights.split(sequences), table.split(sequences), strict=True
         )

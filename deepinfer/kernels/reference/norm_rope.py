@@ -22,6 +22,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     shape = (cos.shape[0], *(1,) * (x.dim() - 2), pairs)
     cos, sin = cos.view(shape), sin.view(shape)
     kept, turned = x.split((x.shape[-1] - 2 * pairs, 2 * pairs), dim=-1)
-    even, odd = turned.to(torch.float32).unflatten(-1, (pairs, 2)).unbind(-1)
-    turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2)
+    # A pair is a complex number, and turning it is a product with e**(i * angle).
+    number = torch.view_as_complex(turned.to(torch.float32).unflatten(-1, (pairs, 2)).contiguous())
+    turned = torch.view_as_real(number * torch.complex(cos, sin)).flatten(-2)
     return torch.cat((kept, turned.to(x.dtype)), -1)

@@ -68,14 +68,24 @@ def fp4_code(x: Tensor) -> Tensor:
     return code | (torch.signbit(x).to(torch.uint8) << 3)
 
 
+def round_to_fp4(x: Tensor) -> Tensor:
+    """float32 -> nearest e2m1 value (ties to even, +-6 at the ends), as float32; NaN stays NaN.
+
+    The values are multiples of 0.5 up to 2, of 1 up to 4, of 2 beyond, and torch.round goes to the
+    even multiple, which is the one with the even code.
+    """
+    magnitude = x.abs()
+    step = torch.where(magnitude < 2, 0.5, torch.where(magnitude < 4, 1.0, 2.0))
+    return ((x / step).round() * step).clamp(-FP4_MAX, FP4_MAX)
+
+
 def fp4_value(code: Tensor) -> Tensor:
     """uint8 e2m1 code 0..15 -> float32."""
     table = torch.tensor(FP4_VALUES + tuple(-v for v in FP4_VALUES), device=code.device)
     return table[code.long()]
 
 
-# -- weights on disk
-# ---------------------------------------------------------------------------------
+# -- weights on disk -------------------------------------------------------------------------------
 
 
 def decode_fp8(weight: Tensor, scale: Tensor) -> Tensor:
@@ -139,8 +149,7 @@ def encode_fp4(weight: Tensor) -> tuple[Tensor, Tensor]:
     return packed, encode_ue8m0(scale)
 
 
-# -- round trips of activations and caches
-# -----------------------------------------------------------
+# -- round trips of activations and caches ---------------------------------------------------------
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -176,7 +185,7 @@ def round_trip_mxfp4(x: Tensor) -> Tensor:
     groups = x.detach().to(torch.float32).unflatten(-1, (-1, MXFP4_GROUP))
     largest = groups.abs().amax(-1, keepdim=True).clamp_min(MXFP4_FLOOR)
     scale = power_of_two_at_least(largest / FP4_MAX)
-    return _through(x, (fp4_value(fp4_code(groups / scale)) * scale).flatten(-2))
+    return _through(x, (round_to_fp4(groups / scale) * scale).flatten(-2))
 
 
 def round_trip_nvfp4(x: Tensor) -> Tensor:
@@ -184,4 +193,4 @@ def round_trip_nvfp4(x: Tensor) -> Tensor:
     groups = x.detach().to(torch.float32).unflatten(-1, (-1, NVFP4_GROUP))
     largest = groups.abs().amax(-1, keepdim=True).clamp_min(NVFP4_FLOOR)
     scale = round_to_fp8(largest / FP4_MAX)
-    return _through(x, (fp4_value(fp4_code(groups / scale)) * scale).flatten(-2))
+    return _through(x, (round_to_fp4(groups / scale) * scale).flatten(-2))
