@@ -168,7 +168,8 @@ def bench(
         str,
         typer.Argument(
             help="offline: throughput of requests. steps: steps of a toy against bare products. "
-            "host: time of the scheduler. profile: where a toy's steps spend their time."
+            "invariance: what rows pay for not depending on their batch. host: time of the "
+            "scheduler. profile: where a toy's steps spend their time."
         ),
     ] = "offline",
     model: Annotated[
@@ -187,7 +188,7 @@ def bench(
     cold: Annotated[
         bool, typer.Option("--cold", help="offline: no run before the timed one.")
     ] = False,
-    repeats: Annotated[int, typer.Option(help="steps: how often each step is timed.")] = 7,
+    repeats: Annotated[int, typer.Option(help="steps, invariance: how often a step is timed.")] = 7,
     dtype: Annotated[
         str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")
     ] = "bfloat16",
@@ -204,13 +205,17 @@ def bench(
 
     if what == "steps":
         raise typer.Exit(tool.steps(toy, dtype, num_threads, repeats, show=_show))
+    if what == "invariance":
+        raise typer.Exit(tool.invariance(toy, dtype, num_threads, repeats, show=_show))
     if what == "host":
         raise typer.Exit(tool.host(show=_show))
     if what == "profile":
         raise typer.Exit(tool.profile(toy, dtype, num_threads, show=_show))
     if what != "offline":
         raise ConfigError(
-            f"nothing is called {what!r}", where="WHAT", hint="offline, steps, host or profile"
+            f"nothing is called {what!r}",
+            where="WHAT",
+            hint="offline, steps, invariance, host or profile",
         )
     workload = Workload(
         input_len=input_len,

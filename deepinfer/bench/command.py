@@ -12,6 +12,7 @@ import torch
 
 from deepinfer.bench.engine import CASES, bench_engine, step_lines
 from deepinfer.bench.host import NUM_REQUESTS, bench_host, host_lines
+from deepinfer.bench.invariance import invariance_lines
 from deepinfer.bench.offline import Workload, bench_offline
 from deepinfer.bench.profile import profile_ops, profile_torch, share_lines, timed_kernels
 from deepinfer.bench.report import offline_lines, offline_record, survey_ground
@@ -72,6 +73,15 @@ def steps(toy: str, dtype: str, num_threads: int | None, num_repeats: int, *, sh
         show(survey_ground(f"toy {toy!r}", num_parameters(network), dtype).line)
         times = bench_engine(network, CASES, num_threads=threads, num_repeats=num_repeats)
         _show_all(step_lines(times), show)
+    return 0
+
+
+def invariance(
+    toy: str, dtype: str, num_threads: int | None, num_repeats: int, *, show: Show
+) -> int:
+    """What tiles of rows cost; None is one thread."""
+    torch.set_num_threads(num_threads or 1)
+    _show_all(invariance_lines(toy, dtype, num_repeats), show)
     return 0
 
 

@@ -60,8 +60,8 @@ def bench_engine(
         steps: list[float] = []
         bares: list[float] = []
         for _ in range(num_repeats):
-            steps.append(_milliseconds(step))
-            bares.append(_milliseconds(bare))
+            steps.append(milliseconds(step))
+            bares.append(milliseconds(bare))
         yield StepTime(
             case=case,
             num_threads=num_threads,
@@ -104,7 +104,8 @@ def step_lines(times: Iterator[StepTime]) -> Iterator[str]:
             yield f"longest context over shortest, batch {batch}: {times_longer:.2f} times"
 
 
-def _milliseconds(run: Step) -> float:
+def milliseconds(run: Step) -> float:
+    """How long one run takes."""
     start = time.perf_counter()
     run()
     return 1000 * (time.perf_counter() - start)

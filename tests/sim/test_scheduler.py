@@ -12,7 +12,6 @@ from deepinfer.scheduler.plan import make_plan
 from deepinfer.scheduler.request import Limits, Request
 from deepinfer.scheduler.scheduler import Scheduler
 from tests.sim.fake_device import VOCAB_SIZE, FakeDevice
-from tests.sim.speed import PARTS, measure
 from tests.sim.world import World
 
 
@@ -75,9 +74,3 @@ def test_preempted_is_not_preempted() -> None:
         tight, some = outputs(num_blocks)
         assert some > 0
         assert tight == ample
-
-
-def test_speed_can_be_measured() -> None:
-    """The measuring program no longer runs; how fast it is, is not judged here."""
-    found = measure(num_requests=4, num_steps=5)
-    assert all(found[part] > 0 for part in PARTS)

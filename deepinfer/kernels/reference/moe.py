@@ -53,6 +53,7 @@ def experts(
     limit: float,
     *,
     quantise: Callable[[Tensor], Tensor] = _keep,
+    product: Callable[[Tensor, Tensor], Tensor] = linear,
 ) -> Tensor:
     """Weighted sum of each row's experts: [T, D] in x's dtype, added in float32 in ascending expert
     order.
@@ -67,12 +68,12 @@ def experts(
     counts = ids.flatten().bincount(minlength=w1.shape[0]).tolist()
     rows = quantise(x)[by_expert // topk]
     hidden = swiglu(
-        _by_expert(rows, w1, counts),
-        _by_expert(rows, w3, counts),
+        _by_expert(rows, w1, counts, product),
+        _by_expert(rows, w3, counts, product),
         limit,
         weights.flatten()[by_expert, None],
     )
-    outputs = _by_expert(quantise(hidden), w2, counts)
+    outputs = _by_expert(quantise(hidden), w2, counts, product)
     per_row = outputs[by_expert.argsort()].unflatten(0, (-1, topk)).to(torch.float32)
     total = per_row[:, 0]
     for choice in range(1, topk):
@@ -80,9 +81,16 @@ def experts(
     return total.to(x.dtype)
 
 
-def _by_expert(rows: Tensor, weights: Tensor, counts: list[int]) -> Tensor:
+def _by_expert(
+    rows: Tensor,
+    weights: Tensor,
+    counts: list[int],
+    product: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
     """rows [n, in], the first counts[0] of them times weights[0], and so on: [n, out]."""
     parts = [
-        linear(part, weights[expert]) for expert, part in enumerate(rows.split(counts)) if len(part)
+        product(part, weights[expert])
+        for expert, part in enumerate(rows.split(counts))
+        if len(part)
     ]
     return torch.cat(parts) if parts else rows.new_empty(0, weights.shape[1])
