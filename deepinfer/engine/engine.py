@@ -6,6 +6,7 @@ Knows requests and arrays; neither text nor tensors.
 from collections.abc import Iterator, Sequence
 
 from deepinfer.engine.sample_plan import Continuation, begin, build_sample_plan, prepare
+from deepinfer.errors import RequestError
 from deepinfer.messages import Delta
 from deepinfer.outputs import TokenLogprob
 from deepinfer.sampling_params import NUM_SEEDS, SamplingParams
@@ -43,6 +44,12 @@ class Engine:
 
         seed: stands for the params' own; None draws one where they have none.
         """
+        if any(known == request_id for known, _ in self._continuations):
+            raise RequestError(
+                f"{request_id!r} is being worked on",
+                field="request_id",
+                hint="give every request an id of its own",
+            )
         seed = params.seed_or_random() if seed is None else seed % NUM_SEEDS
         limits = Limits(
             max_tokens=params.max_tokens,
@@ -62,7 +69,8 @@ class Engine:
                 self._continuations[request_id, choice] = begin(prepared, prompt_ids)
                 self.scheduler.add(request)
         except BaseException:
-            self.abort(request_id)
+            for choice in range(params.n):
+                self.finish(request_id, choice, "abort")
             raise
 
     def finish(self, request_id: str, choice: int, reason: Reason) -> None:

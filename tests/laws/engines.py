@@ -38,15 +38,19 @@ def make_engine(
     num_slots: int = 8,
     num_rows: int = 512,
     max_model_len: int = 512,
+    kept_as: torch.dtype = torch.bfloat16,
 ) -> Engine:
-    """An engine with nothing in it."""
+    """An engine with nothing in it.
+
+    kept_as: of the pools; a network whose caches round nothing needs its own dtype.
+    """
     config = network.setup.config
     scheduler = Scheduler(
         SchedulerConfig(num_slots, num_rows, max_model_len),
         BlockPool(num_blocks),
         SlotPool(num_slots),
     )
-    worker = Worker(network, make_pools(config, num_blocks, num_slots))
+    worker = Worker(network, make_pools(config, num_blocks, num_slots, dtype=kept_as))
     return Engine(scheduler, worker, config.eos_token_id)
 
 
@@ -145,9 +149,13 @@ def run_logits(
     *,
     slots: Sequence[int],
     blocks: Sequence[Sequence[int]],
+    done: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """Sequences in the given steps: the logits of all rows of each, [S, vocab]."""
-    done = [0] * len(sequences)
+    """Sequences in the given steps: the logits of all rows of each, [S, vocab].
+
+    done: how many tokens of each are in the worker's memory already.
+    """
+    done = list(done or [0] * len(sequences))
     found: list[list[Tensor]] = [[] for _ in sequences]
     for step in steps:
         names, counts = [name for name, _ in step], [count for _, count in step]

@@ -54,7 +54,10 @@ def select_entries(scores: Tensor, allowed: Tensor, topk: int) -> Tensor:
     num_entries = scores.shape[1]
     chosen = allowed
     if num_entries > topk:
-        ranked = scores.masked_fill(~allowed, -torch.inf)
+        # NaN compares with nothing. As the best of all it is chosen, and its row seen to be broken.
+        ranked = scores.nan_to_num(torch.inf, torch.inf, -torch.inf).masked_fill(
+            ~allowed, -torch.inf
+        )
         least = ranked.topk(topk, dim=-1, sorted=False).values.amin(-1, keepdim=True)
         above, equal = ranked > least, (ranked == least) & allowed
         # Of the entries that tie for the last places, the first ones.

@@ -12,9 +12,11 @@ from torch import Tensor
 from deepinfer.checkpoint.tiny import tiny_config, write_tiny
 from deepinfer.config.engine import EngineArgs
 from deepinfer.engine.loading import LoadedModel, load_model
+from deepinfer.errors import RequestError
 from deepinfer.messages import Delta
 from deepinfer.sampling.draw import draw
 from deepinfer.sampling_params import SamplingParams
+from tests.laws.engines import assert_empty
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 SCORED = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=True)
@@ -249,3 +251,59 @@ def test_abort(loaded: LoadedModel) -> None:
         tokens += [delta.token_id for delta in news]
     assert tokens == generate(loaded, [3, 4], GREEDY)[1:]
     assert loaded.engine.scheduler.counters == free
+
+
+@pytest.mark.parametrize("place", ["launch", "sample"])
+def test_a_step_that_fails(
+    place: str, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K04: after a step that was interrupted, or ran out of memory, no other can run."""
+    engine, expected = loaded.engine, generate(loaded, [3, 4], GREEDY)
+    engine.submit("broken", random_ids(40), GREEDY)
+
+    def fail(plan: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.worker, place, fail)
+        with pytest.raises(MemoryError):
+            engine.step()
+    engine.abort("broken")
+    assert_empty(engine)
+    assert generate(loaded, [3, 4], GREEDY) == expected
+
+
+def test_choices_of_one_request(loaded: LoadedModel) -> None:
+    """One of several continuations is given up, and takes the others or the prompt's scores along;
+    or the prompt is scored for each of them."""
+    params = replace(SCORED, n=3, max_tokens=4, temperature=1.0, seed=7)
+    whole = list(news_of(loaded, [3, 4, 5], params))
+    assert sum(len(delta.prompt_logprobs) for delta in whole) == 2
+    tokens = [[d.token_id for d in whole if d.choice == c and d.token_id] for c in range(3)]
+    loaded.engine.submit("it", [3, 4, 5], params)
+    news = loaded.engine.step()
+    loaded.engine.finish("it", 1, "stop")
+    loaded.engine.finish("it", 1, "stop")
+    while loaded.engine.has_work:
+        news += loaded.engine.step()
+    found = [[d.token_id for d in news if d.choice == c and d.token_id] for c in range(3)]
+    assert found == [tokens[0], tokens[1][:1], tokens[2]]
+
+
+def test_refused_requests_leave_nothing(loaded: LoadedModel) -> None:
+    """K04: a prompt that does not fit is refused with some of its continuations added."""
+    free, limit = loaded.engine.scheduler.counters, loaded.engine.scheduler.config.max_model_len
+    for prompt in ([], [3] * limit):
+        with pytest.raises(RequestError) as caught:
+            loaded.engine.submit("it", prompt, replace(GREEDY, n=3))
+        assert caught.value.field == "prompt"
+        assert not loaded.engine.has_work
+        assert loaded.engine.scheduler.counters == free
+    loaded.engine.submit("it", [3, 4], GREEDY)
+    with pytest.raises(RequestError) as caught:
+        loaded.engine.submit("it", [5, 6], GREEDY)
+    assert caught.value.field == "request_id"
+    tokens = []
+    while loaded.engine.has_work:
+        tokens += [delta.token_id for delta in loaded.engine.step()]
+    assert tokens == generate(loaded, [3, 4], GREEDY)

@@ -1,0 +1,202 @@
+"""Index arrays of steps, followed by hand: what a row reads must be what its positions left there.
+
+Memory holds tags here, (sequence, position), in place of numbers. Sequences come in random steps,
+slots and blocks are handed on without being cleaned.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS, blocks_for
+from deepinfer.config.model import ModelConfig
+from deepinfer.step import StepPlan
+from deepinfer.worker.inputs import StepIndex, index_step
+
+Tag = tuple[int, int]  # sequence, position
+NUM_SLOTS, NUM_BLOCKS = 5, 20
+
+
+def plan_of(rows: list[tuple[int, int, int, list[int]]]) -> StepPlan:
+    """(slot, tokens computed, rows, blocks) of each sequence."""
+    tables = np.full((len(rows), max(len(blocks) for *_, blocks in rows)), -1, np.int32)
+    for table, (*_, blocks) in zip(tables, rows, strict=True):
+        table[: len(blocks)] = blocks
+    slots, computed, counts, _ = zip(*rows, strict=True)
+    none = np.empty(0, np.int32)
+    return StepPlan(
+        slot_ids=np.array(slots, np.int32),
+        num_computed=np.array(computed, np.int32),
+        num_rows=np.array(counts, np.int32),
+        block_tables=tables,
+        token_ids=np.zeros(sum(counts), np.int32),
+        sample_rows=none,
+        score_rows=none,
+        score_ids=none,
+    )
+
+
+def config_of(window: int, ngram_size: int = 4) -> Any:
+    return SimpleNamespace(
+        sliding_window=window, engram_max_ngram_size=ngram_size, compress_ratios=(0, 2, 1, 0, 2)
+    )
+
+
+@dataclass
+class Sequence:
+    """One that runs. done: tokens that are computed."""
+
+    name: int
+    length: int
+    slot: int
+    blocks: list[int]
+    done: int = 0
+
+
+@dataclass
+class Memory:
+    """Tags by place; what the network and its store would do with a step's indices."""
+
+    window: int
+    ring: dict[int, Tag] = field(default_factory=dict)
+    slack: dict[int, Tag] = field(default_factory=dict)
+    entries: dict[tuple[int, int], tuple[Tag, ...]] = field(default_factory=dict)
+
+    def follow(self, sequences: list[Sequence], counts: list[int]) -> None:
+        """Check one step against the rows' tags, and store them."""
+        plan = plan_of(
+            [(s.slot, s.done, count, s.blocks) for s, count in zip(sequences, counts, strict=True)]
+        )
+        index = index_step(config_of(self.window), plan)
+        pairs = list(zip(sequences, counts, strict=True))
+        tags = [(s.name, s.done + place) for s, count in pairs for place in range(count)]
+        assert index.positions.tolist() == [position for _, position in tags]
+        owners = [number for number, count in enumerate(counts) for _ in range(count)]
+        assert index.sequence_ids.tolist() == owners
+        self._window(index, tags)
+        self._slack(index, tags, sequences)
+        for ratio in (1, 2):
+            self._entries(index, ratio, tags, sequences)
+        assert sorted(index.entries) == [1, 2]
+
+    def _window(self, index: StepIndex, tags: list[Tag]) -> None:
+        history = None if index.history is None else [self.ring.get(i) for i in index.history]
+        for row, place in zip(index.window_rows, index.window_write, strict=True):
+            self.ring[int(place)] = tags[row]
+        assert len(set(index.window_write.tolist())) == len(index.window_write)
+        for (name, position), seen in zip(tags, index.window_index.tolist(), strict=True):
+            first = position - self.window + 1
+            expected = [(name, p) if p >= 0 else None for p in range(first, position + 1)]
+            found = [None if i < 0 else self._seen(i, history, tags) for i in seen]
+            assert found == expected
+
+    def _seen(self, i: int, history: list[Tag | None] | None, tags: list[Tag]) -> Tag | None:
+        return self.ring.get(i) if history is None else [*history, *tags][i]
+
+    def _slack(self, index: StepIndex, tags: list[Tag], sequences: list[Sequence]) -> None:
+        kept = [self.slack.get(i) for i in range(NUM_SLOTS * SLACK_ROWS)]
+        for (name, position), back in zip(tags, index.lookback.tolist(), strict=True):
+            found = [None if i < 0 else [*tags, *kept][i] for i in back]
+            wanted = range(position, position - len(back), -1)
+            assert found == [(name, p) if p >= 0 else None for p in wanted]
+        self.before = [self.slack.get(int(i)) for i in index.slack_read]
+        for sequence, tag in zip(sequences, self.before, strict=True):
+            assert not sequence.done or tag == (sequence.name, sequence.done - 1)
+        for row, place in zip(index.slack_rows, index.slack_write, strict=True):
+            self.slack[int(place)] = tags[row]
+
+    def _entries(
+        self, index: StepIndex, ratio: int, tags: list[Tag], sequences: list[Sequence]
+    ) -> None:
+        rows = index.entries[ratio]
+        store = [*tags, *self.before]
+        new = [tuple(store[i] for i in members) for members in rows.members.tolist()]
+        for place, entry, position in zip(
+            rows.write.tolist(), new, rows.positions.tolist(), strict=True
+        ):
+            (name, first), *_ = entry
+            assert entry == tuple((name, first + i) for i in range(ratio))
+            assert position == first
+            assert first % ratio == 0
+            self.entries[ratio, place] = entry
+        assert len(set(rows.write.tolist())) == len(new)
+        assert rows.table.shape[1] % (BLOCK_TOKENS // ratio) == 0
+        for row, (name, position) in enumerate(tags):
+            visible = (position + 1) // ratio
+            assert rows.num_visible[row] == visible
+            table = rows.table[index.sequence_ids[row], :visible].tolist()
+            found = [self.entries[ratio, place] for place in table]
+            assert found == [
+                tuple((name, j * ratio + i) for i in range(ratio)) for j in range(visible)
+            ]
+        assert (rows.table >= 0).all()
+
+
+def sequences_that_come(rng: random.Random, num: int) -> Iterator[Sequence]:
+    for name in range(num):
+        yield Sequence(name, rng.choice([1, 2, 5, 30, 127, 128, 129, 300]), -1, [])
+
+
+@pytest.mark.parametrize("window", [1, 8, 16, 128])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_row_reads_its_own(window: int, seed: int) -> None:
+    """A02, A12, A13, A14, B02: a window, a pending half, a look-back or an entry of someone else,
+    of another position, or of the slot's last tenant."""
+    rng, memory = random.Random(seed), Memory(window)
+    slots, blocks = list(range(NUM_SLOTS)), list(range(NUM_BLOCKS))
+    coming, running = sequences_that_come(rng, 14), []
+    waiting = next(coming, None)
+    while waiting or running:
+        while waiting and slots and len(blocks) >= blocks_for(waiting.length):
+            waiting.slot = slots.pop(rng.randrange(len(slots)))
+            waiting.blocks = [
+                blocks.pop(rng.randrange(len(blocks))) for _ in range(blocks_for(waiting.length))
+            ]
+            running.append(waiting)
+            waiting = next(coming, None)
+        chosen = rng.sample(running, rng.randint(1, len(running)))
+        sizes = [min(s.length - s.done, rng.choice([1, 2, 7, 9, 10, 40, 200])) for s in chosen]
+        memory.follow(chosen, sizes)
+        for sequence, size in zip(chosen, sizes, strict=True):
+            sequence.done += size
+            if sequence.done == sequence.length:
+                running.remove(sequence)
+                slots.append(sequence.slot)
+                blocks += sequence.blocks
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([1], [[[0]]]),
+        ([1, 1, 1], [[[0], [1], [2]]]),
+        ([2, 1], [[[0, 1], [2, -1]]]),
+        ([8, 9, 1], [[[*range(8)], [17] + [-1] * 7], [[*range(8, 17)]]]),
+        ([9, 300], [[[*range(9)]], [[*range(9, 309)]]]),
+    ],
+)
+def test_groups(counts: list[int], expected: list[list[list[int]]]) -> None:
+    """A08: a row is scored twice, never, or with another sequence's keys."""
+    index = index_step(config_of(8), plan_of([(i, 0, n, [i] * 3) for i, n in enumerate(counts)]))
+    assert [group.tolist() for group in index.groups] == expected
+
+
+def test_a_single_row_pays_for_no_history(tiny_config: ModelConfig) -> None:
+    """Each generated token copies its window; or a long chunk reads what it has written over."""
+    slack = SLACK_ROWS + 1
+    for counts, copies in (([1, 1], False), ([slack, 1], False), ([slack + 1, 1], True)):
+        plan = plan_of([(i, 40, n, [i]) for i, n in enumerate(counts)])
+        assert (index_step(tiny_config, plan).history is not None) == copies
+
+
+def test_widths_are_whole_blocks(tiny_config: ModelConfig) -> None:
+    """F02: the first tokens of a sequence have tables of a few entries, which libraries sum in
+    another order."""
+    for done, width in ((0, 128), (127, 128), (128, 256)):
+        plan = plan_of([(0, done, 1, [3, 4, 5])])
+        assert index_step(tiny_config, plan).entries[1].table.shape == (1, width)
