@@ -266,3 +266,14 @@ def test_memory_of_the_dead_is_never_read(llm: LLM, expected: list[RequestOutput
         poison_free(engine)
         _, neighbours = between(llm, list(range(100, 240)), SamplingParams(seed=1, n=2))
         assert neighbours == expected
+
+
+def test_nan_far_back_in_a_prompt(llm: LLM) -> None:
+    """A14: a NaN that left the window makes the selection empty, and the answer finite and wrong."""
+    bad = [100 + i % 300 for i in range(240)]
+    bad[60] = BAD_TOKEN
+    with bad_token(llm):
+        (found,) = llm.generate(
+            prompt_token_ids=[bad], sampling_params=SamplingParams(temperature=0, max_tokens=4)
+        )
+    assert found.finish_reason == "error"
