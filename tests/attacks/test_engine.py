@@ -269,7 +269,7 @@ def test_memory_of_the_dead_is_never_read(llm: LLM, expected: list[RequestOutput
 
 
 def test_nan_far_back_in_a_prompt(llm: LLM) -> None:
-    """A14: a NaN that left the window makes the selection empty, and the answer finite and wrong."""
+    """A14: a NaN that left the window empties the selection, and the answer is finite and wrong."""
     bad = [100 + i % 300 for i in range(240)]
     bad[60] = BAD_TOKEN
     with bad_token(llm):
