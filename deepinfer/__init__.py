@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from deepinfer.sampling_params import SamplingParams
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'deepinfer' has no attribute {name!r}")

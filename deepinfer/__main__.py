@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 import typer
 
 from deepinfer import __version__
-from deepinfer.config.env import set_thread_policy
+from deepinfer.config.env import environment, set_thread_policy
 from deepinfer.config.words import ActQuant, Device, Dtype, WeightDtype
 from deepinfer.errors import DeepInferError
 
@@ -37,7 +37,7 @@ def _options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    pass
+    environment()  # a name that is set and not honoured is refused by every command
 
 
 @app.command()
@@ -94,7 +94,6 @@ def generate(
     ] = False,
 ) -> None:
     """Continue prompts and stream the text."""
-    from deepinfer.config.env import environment
     from deepinfer.engine.default_model import demo_folder
     from deepinfer.entrypoints.llm import LLM
     from deepinfer.sampling_params import MAX_TOKENS, SamplingParams
@@ -154,7 +153,7 @@ def selftest(
     model: Annotated[
         Path | None, typer.Option(help="A small checkpoint's folder. Default: a random toy.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu | cuda | npu")] = "cpu",
+    device: Annotated[str, typer.Option(help=" | ".join(get_args(Device)))] = "auto",
 ) -> None:
     """Check this machine: the network against a second implementation of the model."""
     from deepinfer.tools import selftest as tool
@@ -203,6 +202,8 @@ def bench(
     from deepinfer.config.engine import engine_args
     from deepinfer.errors import ConfigError
 
+    if repeats < 1:
+        raise ConfigError(f"found {repeats}", where="--repeats", hint="give at least 1")
     if what == "steps":
         raise typer.Exit(tool.steps(toy, dtype, num_threads, repeats, show=_show))
     if what == "invariance":
@@ -265,6 +266,8 @@ def main() -> int:
         app()
     except DeepInferError as error:
         _report(f"error: {error}")
+    except OSError as error:
+        _report(f"error: {error}")  # standard output on a full disk, say
     return 2
 
 

@@ -35,8 +35,9 @@ class EngineArgs:
         memory allow.
     max_num_seqs: most sequences that run at once.
     max_num_batched_tokens: most rows of a step.
-    kv_cache_bytes: memory for blocks and slots; None is a share of what the device has.
-    gpu_memory_utilization: that share, on a GPU.
+    kv_cache_bytes: memory for blocks and slots; None is a quarter of the machine's on a CPU, and
+        gpu_memory_utilization of what the weights leave on a GPU.
+    gpu_memory_utilization: see there.
     batch_invariant: a row's result does not depend on its batch; None is on on the CPU.
     num_threads: CPU threads; None chooses by the model's width.
     seed: seeds the requests that have none of their own; None leaves them to chance.
@@ -93,8 +94,14 @@ class Machine:
     memory_bytes: int
 
 
-# Names that scripts for DeepInfer 0.1 pass and that mean nothing, or nothing else, here.
+# Names that scripts for DeepInfer 0.1 or vLLM pass and that mean nothing, or nothing else, here.
 _ELSEWHERE = {
+    "tensor_parallel_size": "one device holds everything",
+    "pipeline_parallel_size": "one device holds everything",
+    "enforce_eager": "there are no graphs, so every step is eager",
+    "enable_prefix_caching": "there is no prefix cache yet",
+    "quantization": "the checkpoint says how its weights are stored; see act_quant",
+    "swap_space": "a preempted request is computed again, never swapped",
     "tokenizer": "the tokenizer lies in the model's folder",
     "tokenizer_revision": "the tokenizer lies in the model's folder",
     "trust_remote_code": "no code is loaded from a model",

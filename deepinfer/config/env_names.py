@@ -54,7 +54,10 @@ def _refused(name: str, accepted: tuple[str, ...], reason: str) -> EnvName:
 
 ENV_NAMES: tuple[EnvName, ...] = (
     EnvName(
-        "DEEPINFER_HF_MODEL_DIR", "honoured", (), "the checkpoint when no model is given (--model)"
+        "DEEPINFER_HF_MODEL_DIR",
+        "honoured",
+        (),
+        "the checkpoint when no model is given, except to bench",
     ),
     EnvName(
         "DEEPINFER_ACCELERATOR",

@@ -29,6 +29,7 @@ from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.config.words import Device
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
+from deepinfer.errors import ConfigError
 from deepinfer.kernels.kernelset import load_kernels
 from deepinfer.logs import Stages
 from deepinfer.model.network import Network
@@ -40,7 +41,7 @@ from deepinfer.worker.build import build_dummy, build_network
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 
-_DEVICES: dict[Accelerator, Device] = {"nvidia": "cuda", "ascend": "npu", "cpu": "cpu"}
+DEVICES: dict[Accelerator, Device] = {"nvidia": "cuda", "ascend": "npu", "cpu": "cpu"}
 # Every value of the caches' formats is exact in bfloat16, whatever is computed in.
 _STORAGE: Storage = "bfloat16"
 _LOG = logging.getLogger("deepinfer")
@@ -75,7 +76,7 @@ def load_model(
     for warning in seen.warnings:
         report(f"warning: {warning}")
     if args.device == "auto" and seen.accelerator is not None:
-        args = replace(args, device=_DEVICES[seen.accelerator])
+        args = replace(args, device=DEVICES[seen.accelerator])
     machine = this_machine(args.device)
     check_options(args, machine)
     model = seen.model_dir if model is None else model
@@ -156,6 +157,12 @@ def lay_out(config: ModelConfig, options: EngineConfig) -> tuple[EngineConfig, P
     if not options.asked_model_len:
         left = budget - num_seqs * total_bytes(slot_parts(config, _STORAGE))
         fits = left // total_bytes(block_parts(config, _STORAGE)) * BLOCK_TOKENS
+        if fits < 2:
+            raise ConfigError(
+                f"{budget} bytes hold no block beside {num_seqs} slots",
+                where="kv_cache_bytes",
+                hint="raise it, or lower max_num_seqs",
+            )
         longest = max(1, min(longest, fits))
         if longest < options.max_model_len:
             _LOG.info("max_model_len is %d: memory holds no more", longest)

@@ -3,8 +3,9 @@
 import logging
 import random
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from deepinfer.config.engine import EngineConfig, engine_args
 from deepinfer.engine.loading import LoadedModel, load_model
 from deepinfer.errors import RequestError
 from deepinfer.front.collector import Collector
+from deepinfer.front.intake import paired, params_of_each
 from deepinfer.front.intake import prompt_token_ids as checked_prompt
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams, check_against
@@ -51,6 +53,8 @@ class LLM:
         self._seeds = random.Random(args.seed)
         self._num_requests = 0
         self._open: dict[str, _Open] = {}
+        # Callers in several threads take turns, a step at a time.
+        self._turn = threading.RLock()
 
     def __enter__(self) -> Self:
         return self
@@ -91,8 +95,8 @@ class LLM:
         others nothing. Raises RequestError when the arguments do not fit together.
         """
         _ = self._loaded  # a closed LLM is refused before anything else
-        texts, ids = _requests(prompts, prompt_token_ids)
-        params = _params(sampling_params, len(texts))
+        texts, ids = paired(prompts, prompt_token_ids)
+        params = params_of_each(sampling_params, len(texts))
         results: list[RequestOutput | _Open] = []
         try:
             for text, token_ids, one in zip(texts, ids, params, strict=True):
@@ -122,7 +126,7 @@ class LLM:
         for more than one continuation. A stream that is closed early ends its request.
         """
         text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
-        (params,) = _params(sampling_params, 1)
+        (params,) = params_of_each(sampling_params, 1)
         if params.n != 1:
             raise RequestError(
                 f"{params.n} continuations", field="n", hint="a stream has one; use generate"
@@ -152,35 +156,38 @@ class LLM:
         seed = params.seed
         if seed is None and model.options.seed is not None:
             seed = self._seeds.getrandbits(64)
-        request_id = str(self._num_requests)
-        self._num_requests += 1
-        prompt = text if isinstance(text, str) else None
-        request = _Open(Collector(request_id, prompt, prompt_ids, params, model.tokenizer))
-        self._open[request_id] = request
-        try:
-            model.engine.submit(request_id, prompt_ids, params, seed)
-        except BaseException:
-            self._close([request])
-            raise
+        with self._turn:
+            request_id = str(self._num_requests)
+            self._num_requests += 1
+            prompt = text if isinstance(text, str) else None
+            request = _Open(Collector(request_id, prompt, prompt_ids, params, model.tokenizer))
+            self._open[request_id] = request
+            try:
+                model.engine.submit(request_id, prompt_ids, params, seed)
+            except BaseException:
+                self._close([request])
+                raise
         return request
 
     def _step(self) -> None:
         """One step of the engine, for everybody who waits: callers may take turns."""
         engine = self._loaded.engine
-        for delta in engine.step():
-            request = self._open[delta.request_id]
-            piece, stopped = request.collector.add(delta)
-            request.pieces.append(piece)
-            if stopped:
-                engine.finish(delta.request_id, delta.choice, "stop")
+        with self._turn:
+            for delta in engine.step():
+                request = self._open[delta.request_id]
+                piece, stopped = request.collector.add(delta)
+                request.pieces.append(piece)
+                if stopped:
+                    engine.finish(delta.request_id, delta.choice, "stop")
 
     def _close(self, requests: "list[_Open]") -> None:
         """Whoever leaves, early or not, takes all along: no request goes on unseen."""
-        for request in requests:
-            request_id = request.collector.request_id
-            del self._open[request_id]
-            if not request.collector.finished and self._model is not None:
-                self._model.engine.abort(request_id)
+        with self._turn:
+            for request in requests:
+                request_id = request.collector.request_id
+                del self._open[request_id]
+                if not request.collector.finished and self._model is not None:
+                    self._model.engine.abort(request_id)
 
 
 @dataclass(frozen=True)
@@ -189,55 +196,3 @@ class _Open:
 
     collector: Collector
     pieces: deque[str] = field(default_factory=deque)
-
-
-def _requests(prompts: object, token_ids: object) -> tuple[list[Any], list[Any]]:
-    """Text and ids of each request; where both are given the ids count."""
-    texts = [prompts] if isinstance(prompts, str) else _listed("prompts", prompts)
-    ids = _listed("prompt_token_ids", token_ids)
-    if texts is None and ids is None:
-        raise RequestError(
-            "neither prompts nor prompt_token_ids", field="prompts", hint="give one of them"
-        )
-    if texts is not None and ids is not None and len(texts) != len(ids):
-        raise RequestError(
-            f"{len(texts)} prompts and {len(ids)} lists of token ids",
-            field="prompt_token_ids",
-            hint="give one list for each prompt, or leave one of the two out",
-        )
-    nothing = [None] * len(texts if texts is not None else ids or ())
-    return (nothing if texts is None else texts), (nothing if ids is None else ids)
-
-
-def _listed(name: str, given: object) -> list[Any] | None:
-    """A list of what was given one after another; None if nothing was."""
-    if given is None:
-        return None
-    # A mapping would be taken for a list of its keys, text or bytes for a list of characters.
-    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
-        raise RequestError(
-            f"found {type(given).__name__}",
-            field=name,
-            hint="give a list, one item for each prompt",
-        )
-    return list(given)
-
-
-def _params(given: object, count: int) -> list[SamplingParams]:
-    if given is None or isinstance(given, SamplingParams):
-        return [given or SamplingParams()] * count
-    listed = _listed("sampling_params", given) or []
-    wrong = next((one for one in listed if not isinstance(one, SamplingParams)), None)
-    if wrong is not None or any(one is None for one in listed):
-        raise RequestError(
-            f"found {type(wrong).__name__} among them",
-            field="sampling_params",
-            hint="give SamplingParams, one for all or one for each prompt",
-        )
-    if len(listed) != count:
-        raise RequestError(
-            f"{len(listed)} sampling_params for {count} prompts",
-            field="sampling_params",
-            hint="give one for all, or one for each prompt",
-        )
-    return listed

@@ -1,9 +1,11 @@
-"""Prompts as users give them -> token ids that the engine takes. Refuses by the field's name."""
+"""Requests as users give them -> what the engine takes. Refuses by the field's name."""
 
 import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deepinfer.errors import RequestError
+from deepinfer.sampling_params import SamplingParams
 from deepinfer.tokenizer.tokenizer import Tokenizer
 
 
@@ -55,3 +57,69 @@ def _not_ids(what: str) -> RequestError:
         field="prompt_token_ids",
         hint="text goes into prompts",
     )
+
+
+def paired(prompts: object, token_ids: object) -> tuple[list[Any], list[Any]]:
+    """Text and ids of each request, None where there are none; where both are given the ids count.
+
+    Raises RequestError.
+    """
+    texts = [prompts] if isinstance(prompts, str) else _listed("prompts", prompts)
+    ids = _listed("prompt_token_ids", token_ids)
+    if ids and all(isinstance(one, int) for one in ids):
+        raise RequestError(
+            "found one list of token ids",
+            field="prompt_token_ids",
+            hint="give a list of such lists, one for each prompt",
+        )
+    if texts is None and ids is None:
+        raise RequestError(
+            "neither prompts nor prompt_token_ids", field="prompts", hint="give one of them"
+        )
+    if texts is not None and ids is not None and len(texts) != len(ids):
+        raise RequestError(
+            f"{len(texts)} prompts and {len(ids)} lists of token ids",
+            field="prompt_token_ids",
+            hint="give one list for each prompt, or leave one of the two out",
+        )
+    nothing = [None] * len(texts if texts is not None else ids or ())
+    return (nothing if texts is None else texts), (nothing if ids is None else ids)
+
+
+def _listed(name: str, given: object) -> list[Any] | None:
+    """A list of what was given one after another; None if nothing was."""
+    if given is None:
+        return None
+    # A mapping would be taken for a list of its keys, text or bytes for a list of characters.
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
+        raise RequestError(
+            f"found {type(given).__name__}",
+            field=name,
+            hint="give a list, one item for each prompt",
+        )
+    return list(given)
+
+
+def params_of_each(given: Any, count: int) -> list[SamplingParams]:
+    """SamplingParams of each of `count` prompts; one stands for all, None for the default.
+
+    Raises RequestError.
+    """
+    if given is None or isinstance(given, SamplingParams):
+        return [given or SamplingParams()] * count
+    listed: list[Any] = [given] if isinstance(given, Mapping) else []
+    listed = listed or _listed("sampling_params", given) or []
+    wrong = next((one for one in listed if not isinstance(one, SamplingParams)), None)
+    if wrong is not None or any(one is None for one in listed):
+        raise RequestError(
+            f"found {type(wrong).__name__} among them",
+            field="sampling_params",
+            hint="give SamplingParams, one for all or one for each prompt",
+        )
+    if len(listed) != count:
+        raise RequestError(
+            f"{len(listed)} sampling_params for {count} prompts",
+            field="sampling_params",
+            hint="give one for all, or one for each prompt",
+        )
+    return listed

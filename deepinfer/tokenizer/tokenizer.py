@@ -157,7 +157,7 @@ def _check_encodable(text: str) -> None:
         raise RequestError(
             f"found {type(text).__name__}, expected a string",
             field="prompt",
-            hint="pass text, or token ids where they are accepted",
+            hint="pass text; token ids have a parameter of their own, prompt_token_ids",
         )
     try:
         text.encode("utf-8")

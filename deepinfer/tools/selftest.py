@@ -16,8 +16,9 @@ from torch import Tensor
 from deepinfer.checkpoint.load import Checkpoint, open_checkpoint
 from deepinfer.checkpoint.tiny import write_tiny
 from deepinfer.config.engine import usable_device
+from deepinfer.config.env import environment
 from deepinfer.config.model import ModelConfig, read_model_config
-from deepinfer.engine.loading import this_machine
+from deepinfer.engine.loading import DEVICES, this_machine
 from deepinfer.kernels.kernelset import KernelSet, load_kernels
 from deepinfer.model.batch import GrowingStore, make_batch
 from deepinfer.model.draft import DraftStore, draft_batch
@@ -51,9 +52,12 @@ class _Bench(NamedTuple):
     device: str
 
 
-def selftest(folder: Path | None, device: str = "cpu") -> list[Check]:
+def selftest(folder: Path | None, device: str = "auto") -> list[Check]:
     """Run all checks on the checkpoint in `folder`, or on a random toy when None."""
-    usable_device(device, this_machine(device))
+    seen = environment().accelerator
+    if device == "auto" and seen is not None:
+        device = DEVICES[seen]
+    device = usable_device(device, this_machine(device))
     if folder is not None:
         return _run_all(folder, device)
     with tempfile.TemporaryDirectory(prefix="deepinfer-") as made:

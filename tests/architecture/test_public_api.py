@@ -38,3 +38,8 @@ def test_unknown_name() -> None:
 def test_version() -> None:
     """The installed package and the source disagree on the version."""
     assert importlib.metadata.version("deepinfer") == deepinfer.__version__
+
+
+def test_names_can_be_completed() -> None:
+    """Names that are found on first use are not seen by anyone who asks what there is."""
+    assert set(deepinfer.__all__) <= set(dir(deepinfer))

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,11 @@ def test_memory_decides_the_longest(tiny_dir: Path) -> None:
     assert (len(fits.token_ids), fits.finish_reason) == (1, "length")
     assert not_quite.error is not None
     assert str(longest) in not_quite.error.what
+
+
+def test_callers_in_several_threads(llm: LLM) -> None:
+    """Two threads step the engine at once, and one of them meets an assertion of ours."""
+    expected = [one.token_ids for one in llm.generate(PROMPTS * 2, GREEDY)]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda prompt: llm.generate(prompt, GREEDY)[0], PROMPTS * 2))
+    assert [one.token_ids for one in found] == expected
