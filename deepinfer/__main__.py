@@ -9,7 +9,8 @@ import typer
 from deepinfer import __version__
 from deepinfer.config.env import environment, set_thread_policy
 from deepinfer.config.words import ActQuant, Device, Dtype, WeightDtype
-from deepinfer.errors import DeepInferError
+from deepinfer.errors import ConfigError, DeepInferError
+from deepinfer.logs import LEVELS, setup_logging
 
 app = typer.Typer(
     name="deepinfer",
@@ -36,7 +37,18 @@ def _options(
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
+    log_level: Annotated[
+        str,
+        typer.Option(help=f"{' | '.join(LEVELS)}: info shows stages and memory of a start."),
+    ] = "warning",
 ) -> None:
+    if log_level not in LEVELS:
+        raise ConfigError(
+            f"found {log_level!r}, expected one of {', '.join(LEVELS)}",
+            where="--log-level",
+            hint="correct the option",
+        )
+    setup_logging(log_level)
     environment()  # a name that is set and not honoured is refused by every command
 
 
@@ -200,7 +212,6 @@ def bench(
     from deepinfer.bench import command as tool
     from deepinfer.bench.offline import Workload
     from deepinfer.config.engine import engine_args
-    from deepinfer.errors import ConfigError
 
     if repeats < 1:
         raise ConfigError(f"found {repeats}", where="--repeats", hint="give at least 1")

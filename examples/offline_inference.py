@@ -4,6 +4,7 @@ DEEPINFER_HF_MODEL_DIR names the model's folder (default: the demo model, or a r
 DEEPINFER_ACCELERATOR is nvidia, ascend or cpu (default: what is there).
 """
 
+import argparse
 import math
 import sys
 from pathlib import Path
@@ -16,7 +17,11 @@ PROMPTS = ["The old bridge", "Every morning the baker", "Two and two"]
 
 def main() -> None:
     """Print both."""
-    with LLM() as llm:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, of in (("ep", "expert"), ("dp", "data"), ("cp", "context")):
+        dest = f"{of}_parallel_size"
+        parser.add_argument(f"--{name}", dest=dest, type=int, default=1, help=f"{of} ranks: only 1")
+    with LLM(**vars(parser.parse_args())) as llm:
         scored = llm.generate(TEXT, SamplingParams(max_tokens=1, prompt_logprobs=True))[0]
         logprobs = [one.logprob for one in scored.prompt_logprobs or [] if one is not None]
         perplexity = math.exp(-sum(logprobs) / len(logprobs))

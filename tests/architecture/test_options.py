@@ -23,7 +23,7 @@ COMMANDS = {
     ],
     "plan": ["FOLDER", "--memory", "--context", "--batch", "--dtype"],
 }
-GLOBAL = ["--version"]
+GLOBAL = ["--version", "--log-level"]
 
 
 def options(command: TyperCommand | TyperGroup) -> list[str]:

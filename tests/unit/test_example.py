@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def run(tiny_dir: Path, accelerator: str) -> subprocess.CompletedProcess[str]:
+def run(tiny_dir: Path, accelerator: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -19,7 +21,7 @@ def run(tiny_dir: Path, accelerator: str) -> subprocess.CompletedProcess[str]:
         "DEEPINFER_ACCELERATOR": accelerator,
     }
     return subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "offline_inference.py")],
+        [sys.executable, str(ROOT / "examples" / "offline_inference.py"), *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -53,4 +55,13 @@ def test_ascend_that_is_not_there(tiny_dir: Path) -> None:
     assert found.stdout == ""
     assert "device: npu was asked for" in found.stderr
     assert "torch_npu" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("option", ["--ep", "--dp", "--cp"])
+def test_more_ranks_than_there_are(option: str, tiny_dir: Path) -> None:
+    """Ranks that do not exist are promised in silence."""
+    found = run(tiny_dir, "cpu", option, "2")
+    assert found.returncode == 1
+    assert "parallel_size" in found.stderr
     assert "Traceback" not in found.stderr
