@@ -91,6 +91,7 @@ def test_a_toy_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     """Without a model there is nothing to test with, or files stay behind."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(module, "_run_all", lambda folder, device: [folder, device])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     folder, device = selftest(None)
     assert device == "cpu"
     assert list(tmp_path.iterdir()) == []
