@@ -90,16 +90,14 @@ class Engine:
             return []
         rows = [self._continuations[scheduled.requests[i].request_id] for i in scheduled.sampled]
         scored = scheduled.scored()
-        finished = False
         try:
             self.worker.launch(make_plan(scheduled))
             result = self.worker.sample(build_sample_plan(rows))
-            finished = True
-        finally:
+        except BaseException:
             # An interrupt may come anywhere, and whoever sent it may go on with the same engine.
-            if not finished:
-                self.worker.lose_step()
-                self.scheduler.lose_step()
+            self.worker.lose_step()
+            self.scheduler.lose_step()
+            raise
         return [
             *_prompt_news(scored, result.prompt_scores),
             *self._token_news(scheduled, result),

@@ -41,7 +41,13 @@ from deepinfer.worker.build import build_dummy, build_network
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 
-DEVICES: dict[Accelerator, Device] = {"nvidia": "cuda", "ascend": "npu", "cpu": "cpu"}
+# What device=auto stands for; None is no DEEPINFER_ACCELERATOR.
+DEVICES: dict[Accelerator | None, Device] = {
+    None: "auto",
+    "nvidia": "cuda",
+    "ascend": "npu",
+    "cpu": "cpu",
+}
 # Every value of the caches' formats is exact in bfloat16, whatever is computed in.
 _STORAGE: Storage = "bfloat16"
 _LOG = logging.getLogger("deepinfer")
@@ -75,7 +81,7 @@ def load_model(
     seen = environment()
     for warning in seen.warnings:
         report(f"warning: {warning}")
-    if args.device == "auto" and seen.accelerator is not None:
+    if args.device == "auto":
         args = replace(args, device=DEVICES[seen.accelerator])
     machine = this_machine(args.device)
     check_options(args, machine)
@@ -163,7 +169,7 @@ def lay_out(config: ModelConfig, options: EngineConfig) -> tuple[EngineConfig, P
                 where="kv_cache_bytes",
                 hint="raise it, or lower max_num_seqs",
             )
-        longest = max(1, min(longest, fits))
+        longest = min(longest, fits)
         if longest < options.max_model_len:
             _LOG.info("max_model_len is %d: memory holds no more", longest)
     sizes = pool_sizes(config, _STORAGE, budget, num_seqs, longest)

@@ -109,10 +109,10 @@ def params_of_each(given: Any, count: int) -> list[SamplingParams]:
         return [given or SamplingParams()] * count
     listed: list[Any] = [given] if isinstance(given, Mapping) else []
     listed = listed or _listed("sampling_params", given) or []
-    wrong = next((one for one in listed if not isinstance(one, SamplingParams)), None)
-    if wrong is not None or any(one is None for one in listed):
+    wrong = [one for one in listed if not isinstance(one, SamplingParams)]
+    if wrong:
         raise RequestError(
-            f"found {type(wrong).__name__} among them",
+            f"found {type(wrong[0]).__name__} among them",
             field="sampling_params",
             hint="give SamplingParams, one for all or one for each prompt",
         )

@@ -54,9 +54,8 @@ class _Bench(NamedTuple):
 
 def selftest(folder: Path | None, device: str = "auto") -> list[Check]:
     """Run all checks on the checkpoint in `folder`, or on a random toy when None."""
-    seen = environment().accelerator
-    if device == "auto" and seen is not None:
-        device = DEVICES[seen]
+    if device == "auto":
+        device = DEVICES[environment().accelerator]
     device = usable_device(device, this_machine(device))
     if folder is not None:
         return _run_all(folder, device)
