@@ -138,6 +138,57 @@ def generate(
 
 
 @app.command()
+def chat(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="Folder or Hugging Face id. Default: models/demo, else a random toy."),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="A system message.")] = None,
+    thinking: Annotated[
+        str, typer.Option(help="on | off | low | high | max: thoughts before the answer.")
+    ] = "on",
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of an answer. Default: to the model's limit.")
+    ] = None,
+    max_thinking_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of thoughts; then the answer must begin.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="As for generate.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="As for generate.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="As for generate.")] = None,
+    device: Annotated[str, typer.Option(help=" | ".join(get_args(Device)))] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")
+    ] = "bfloat16",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")
+    ] = False,
+) -> None:
+    """Talk to a model; its thoughts are shown dim."""
+    from deepinfer.engine.default_model import demo_folder
+    from deepinfer.entrypoints.llm import LLM
+    from deepinfer.sampling_params import MAX_TOKENS, SamplingParams
+    from deepinfer.tools import chat as tool
+
+    if thinking not in tool.THINKING:
+        expected = f"expected one of {', '.join(tool.THINKING)}"
+        raise ConfigError(f"found {thinking!r}, {expected}", where="--thinking", hint="correct it")
+    if max_tokens is None:
+        is_toy = model is None and environment().model_dir is None and demo_folder() is None
+        max_tokens = _TOY_MAX_TOKENS if is_toy else MAX_TOKENS
+    params = SamplingParams(
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        max_tokens=max_tokens,
+        max_thinking_tokens=max_thinking_tokens,
+    )
+    llm = LLM(model, may_download_large=yes, report=_report, device=device, dtype=dtype)
+    how = tool.THINKING[thinking]
+    raise typer.Exit(tool.main(llm, params, system=system, thinking=how, stdin=sys.stdin))
+
+
+@app.command()
 def inspect(
     folder: Annotated[Path, typer.Argument(help="A checkpoint's folder.")],
 ) -> None:
@@ -180,11 +231,12 @@ def bench(
         typer.Argument(
             help="offline: throughput of requests. steps: steps of a toy against bare products. "
             "invariance: what rows pay for not depending on their batch. host: time of the "
-            "scheduler. profile: where a toy's steps spend their time."
+            "scheduler. profile: where a toy's steps spend their time. masks: structured output."
         ),
     ] = "offline",
     model: Annotated[
-        str | None, typer.Option(help="offline: folder or Hugging Face id. Default: the toy.")
+        str | None,
+        typer.Option(help="offline: folder or Hugging Face id; masks: folder. Default: the toy."),
     ] = None,
     toy: Annotated[
         str, typer.Option(help="engine | peer: a network of random weights, made in memory.")
@@ -223,11 +275,13 @@ def bench(
         raise typer.Exit(tool.host(show=_show))
     if what == "profile":
         raise typer.Exit(tool.profile(toy, dtype, num_threads, show=_show))
+    if what == "masks":
+        raise typer.Exit(tool.masks(model, show=_show))
     if what != "offline":
         raise ConfigError(
             f"nothing is called {what!r}",
             where="WHAT",
-            hint="offline, steps, invariance, host or profile",
+            hint="offline, steps, invariance, host, profile or masks",
         )
     workload = Workload(
         input_len=input_len,

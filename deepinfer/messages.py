@@ -5,6 +5,7 @@ One `Delta` for each token, in order; the server's processes will send the same.
 
 from dataclasses import dataclass, field
 
+from deepinfer.errors import RequestError
 from deepinfer.outputs import FinishReason, TokenLogprob
 
 
@@ -16,6 +17,9 @@ class Delta:
     prompt_logprobs: of prompt tokens, in order, each once; they come before or with the first
     token.
     finish_reason: set in the last Delta.
+    may_stop: a stop string that ends with this token may end the text. Not where a grammar holds
+        and the text is not complete.
+    error: the request as a whole was refused after it was taken in; the last Delta of the choice.
     """
 
     request_id: str
@@ -24,3 +28,5 @@ class Delta:
     logprob: TokenLogprob | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    may_stop: bool = True
+    error: RequestError | None = None

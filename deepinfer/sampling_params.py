@@ -1,6 +1,6 @@
 """`SamplingParams`: how the tokens of one request are chosen, and when they end.
 
-Knows ranges and which fields contradict each other, and the model only in `check_against`.
+Knows ranges and which fields contradict each other. Does not know the model.
 """
 
 import math
@@ -13,6 +13,7 @@ from dataclasses import InitVar, dataclass
 from typing import Any
 
 from deepinfer.errors import RequestError
+from deepinfer.so_args import SoArgs, read_so_args
 
 # Below this, dividing logits by the temperature overflows before it changes any choice.
 GREEDY_BELOW = 1e-5
@@ -42,6 +43,7 @@ _RULES: dict[str, _Rule] = {
 }
 _SEED = (_WHOLE, -(2**63), NUM_SEEDS - 1, "a whole number of 64 bits, or none")
 _COUNT = (_WHOLE, 0, MAX_TOP_LOGPROBS, f"true, false, or 0 to {MAX_TOP_LOGPROBS}")
+_THINKING = (_WHOLE, 0, MAX_TOKENS, "a whole number of at least 0, or none")
 _TOKEN = (_WHOLE, 0, MAX_TOKENS, "token ids")
 _GOLDEN = (_WHOLE, FREE, MAX_TOKENS, "token ids, or -1 for a token that is not forced")
 _BIASES = "token ids mapped to numbers from -100 to 100"
@@ -93,6 +95,11 @@ class SamplingParams:
         k likeliest, None and False nothing; top_logprobs=k is logprobs=k. They are the model's own,
         before penalties, bias, temperature and filters. prompt_logprobs: the same for the prompt.
     golden_token_ids: output token i is golden_token_ids[i], whatever the model says; -1 is free.
+    max_thinking_tokens: where the prompt ends inside a thinking block, so many tokens of thought at
+        most; then its end is forced. It says nothing of what follows.
+    so_args: the output obeys a schema, a regular expression or a grammar; see `SoArgs`. min_tokens
+        then only holds while the grammar has more to say than the end, and stop strings and
+        stop_token_ids end the output only where it is complete.
     Raises RequestError naming the field. What was a list or a mapping can no longer be changed.
     """
 
@@ -117,13 +124,12 @@ class SamplingParams:
     prompt_logprobs: bool | int | None = None
     golden_token_ids: Sequence[int] | None = None
     first_n_token_no_eos: int = 0
+    max_thinking_tokens: int | None = None
+    so_args: SoArgs | Mapping[str, Any] | None = None
     seq_seed: InitVar[int | None] = None
-    so_args: InitVar[object] = None
     eos_id: InitVar[object] = None
 
-    def __post_init__(self, seq_seed: int | None, so_args: object, eos_id: object) -> None:
-        if so_args is not None:
-            raise _refused("so_args", so_args, "none: grammars are not supported yet")
+    def __post_init__(self, seq_seed: int | None, eos_id: object) -> None:
         if eos_id is not None:
             raise _refused("eos_id", eos_id, "none: the model says it; see stop_token_ids")
         checked: dict[str, object] = {
@@ -132,7 +138,12 @@ class SamplingParams:
             "stop": _stops(self.stop),
             "stop_token_ids": _token_ids("stop_token_ids", self.stop_token_ids, _TOKEN),
             "golden_token_ids": _token_ids("golden_token_ids", self.golden_token_ids, _GOLDEN),
+            "so_args": read_so_args(self.so_args),
         }
+        if self.max_thinking_tokens is not None:
+            checked["max_thinking_tokens"] = _number(
+                "max_thinking_tokens", self.max_thinking_tokens, _THINKING
+            )
         for name, rule in _RULES.items():
             checked[name] = _number(name, getattr(self, name), rule)
         for name in ("logprobs", "prompt_logprobs"):
@@ -173,24 +184,8 @@ class SamplingParams:
         if _num_logprobs(self.logprobs) > 0 and self.top_logprobs not in (0, self.logprobs):
             expected = f"the number in logprobs, {self.logprobs}, or only one of the two"
             raise _refused("top_logprobs", self.top_logprobs, expected)
-
-
-def check_against(params: SamplingParams, vocab_size: int, max_model_len: int) -> None:
-    """Raise RequestError for parameters that this model cannot honour.
-
-    A max_tokens beyond max_model_len is no mistake: the generation ends at whichever comes first.
-    """
-    for field in ("logit_bias", "stop_token_ids", "golden_token_ids"):
-        highest = max(getattr(params, field), default=0)
-        if highest >= vocab_size:
-            raise _refused(field, highest, f"token ids below {vocab_size}, the vocabulary's size")
-    if params.min_tokens >= max_model_len:
-        expected = f"room for it beside a prompt in max_model_len, which is {max_model_len}"
-        raise _refused("min_tokens", params.min_tokens, expected)
-    counts = {"logprobs": params.num_logprobs, "prompt_logprobs": params.num_prompt_logprobs}
-    for field, count in counts.items():
-        if count > vocab_size:
-            raise _refused(field, count, f"at most {vocab_size}, the vocabulary's size")
+        if self.ignore_eos and self.so_args is not None:
+            raise _refused("ignore_eos", True, "false beside so_args, which say where to end")
 
 
 def _number(field: str, value: Any, rule: _Rule) -> Any:

@@ -73,6 +73,8 @@ class SamplePlan:
     forced: int32, the token to take whatever the logits say; -1 is none.
     num_logprobs: int32, likeliest tokens to report, 0 is none; -1 reports nothing, not even the
         chosen token's log-probability.
+    mask_rows: int32 [M], rows that may only draw certain tokens, ascending. masks: int32
+        [M, ceil(V / 32)], bit i of word w allows token 32 w + i.
     """
 
     temperature: Float32
@@ -91,6 +93,8 @@ class SamplePlan:
     banned: TokenLists
     forced: Int32
     num_logprobs: Int32
+    mask_rows: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    masks: Int32 = field(default_factory=lambda: np.empty((0, 0), np.int32))
 
 
 @dataclass(frozen=True)

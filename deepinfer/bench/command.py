@@ -7,12 +7,14 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
 from deepinfer.bench.engine import CASES, bench_engine, step_lines
 from deepinfer.bench.host import NUM_REQUESTS, bench_host, host_lines
 from deepinfer.bench.invariance import invariance_lines
+from deepinfer.bench.masks import mask_lines
 from deepinfer.bench.offline import Workload, bench_offline
 from deepinfer.bench.profile import profile_ops, profile_torch, share_lines, timed_kernels
 from deepinfer.bench.report import offline_lines, offline_record, survey_ground
@@ -20,15 +22,18 @@ from deepinfer.bench.steps import Case, make_step
 from deepinfer.bench.toys import num_parameters, toy_config, toy_network
 from deepinfer.config.engine import EngineArgs, resolve
 from deepinfer.config.model import ModelConfig
+from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.loading import lay_out, load_model, make_scheduler, this_machine
 from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.tokenizer.tokenizer_file import TOKENIZER_FILE
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 
 Show = Callable[[str], None]
 
 _HOST_STEPS = 300
+_MASK_STEPS = 60
 _PROFILED = (Case(1, 512), Case(8, 512), Case(32, 512), Case(32, 4096), Case(1, 0, num_rows=512))
 _PROFILE_REPEATS = 3
 
@@ -91,6 +96,14 @@ def host(*, show: Show) -> int:
     return 0
 
 
+def masks(model: str | None, *, show: Show) -> int:
+    """What structured output costs; the tokens are those of a model's folder, or of the toy."""
+    torch.set_num_threads(1)
+    folder = default_model(show) if model is None else Path(model)
+    _show_all(mask_lines(folder / TOKENIZER_FILE, _MASK_STEPS), show)
+    return 0
+
+
 def profile(toy: str, dtype: str, num_threads: int | None, *, show: Show) -> int:
     """Where the time of a toy's steps goes; None is one thread."""
     torch.set_num_threads(num_threads or 1)
@@ -113,7 +126,7 @@ def _toy_engine(toy: str, args: EngineArgs) -> tuple[Engine, ModelConfig, str]:
     network = toy_network(config, load_kernels(act_quant=options.act_quant), options.dtype)
     options, sizes = lay_out(config, options)
     worker = Worker(network, make_pools(config, sizes.num_blocks, sizes.num_slots))
-    return Engine(make_scheduler(options, sizes), worker, config.eos_token_id), config, args.dtype
+    return Engine(make_scheduler(options, sizes), worker, [config.eos_token_id]), config, args.dtype
 
 
 def _show_all(lines: Iterator[str], show: Show) -> None:

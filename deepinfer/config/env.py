@@ -5,12 +5,13 @@ silently ignored is a wrong answer in waiting, so it is refused, and so is a nam
 knows. Knows nothing of how the values are used.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from deepinfer.config.env_names import ENV_NAMES, EnvName
 from deepinfer.errors import ConfigError
@@ -24,6 +25,13 @@ Accelerator = Literal["nvidia", "ascend", "cpu"]
 # For GNU's OpenMP, and for Intel's and LLVM's.
 THREAD_POLICY = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
+# name -> (field of Environment, kind of number, lowest value)
+_NUMBERS: dict[str, tuple[str, type, float]] = {
+    "DEEPINFER_XGRAMMAR_TIMEOUT": ("grammar_timeout_s", float, 0.001),
+    "DEEPINFER_XGRAMMAR_CACHE_LIMIT_BYTES": ("grammar_cache_bytes", int, -math.inf),
+    "DEEPINFER_SO_BUILDER_CPUS": ("grammar_workers", int, 1),
+}
+
 _BY_NAME = {row.name: row for row in ENV_NAMES}
 
 
@@ -32,11 +40,16 @@ class Environment:
     """What the environment says; None where it says nothing.
 
     warnings: one line for each name that is set and has no effect here.
+    grammar_timeout_s: in which a grammar must be compiled. grammar_cache_bytes: compiled grammars
+        to keep; 0 and below: all. grammar_workers: processes that compile.
     """
 
-    model_dir: Path | None
-    accelerator: Accelerator | None
-    warnings: tuple[str, ...]
+    model_dir: Path | None = None
+    accelerator: Accelerator | None = None
+    warnings: tuple[str, ...] = ()
+    grammar_timeout_s: float = 20.0
+    grammar_cache_bytes: int = 2**30
+    grammar_workers: int = 2
 
 
 def environment() -> Environment:
@@ -78,6 +91,11 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
             for row in rows
             if row.status == "not needed"
         ),
+        **{
+            field: _number(name, found[name], kind, lowest)
+            for name, (field, kind, lowest) in _NUMBERS.items()
+            if name in found
+        },
     )
 
 
@@ -107,6 +125,22 @@ def _check_value(row: EnvName, value: str) -> None:
             where=where,
             hint=f"unset it, or set it to {_any_of(row.accepted)}" if row.accepted else "unset it",
         )
+
+
+def _number(name: str, value: str, kind: type, lowest: float) -> Any:
+    try:
+        found = kind(value)
+    except ValueError:
+        found = math.nan
+    if not lowest <= found < math.inf:
+        whole = "a whole number" if kind is int else "a number"
+        least = "" if lowest == -math.inf else f" of at least {lowest:g}"
+        raise ConfigError(
+            f"value {value!r}, expected {whole}{least}",
+            where=f"environment {name}",
+            hint="correct it, or unset it",
+        )
+    return found
 
 
 def _any_of(values: tuple[str, ...]) -> str:

@@ -34,7 +34,6 @@ _NO_RANKS = "one process computes all: there are no ranks to talk to or to balan
 _NO_GRAPHS = "no CUDA graphs are captured"
 _NO_DRAFTS = "generation does not use drafts yet"
 _NO_PREFIXES = "no state of a sequence is kept for another one yet"
-_NO_GRAMMAR = "there is no structured output yet"
 _NO_IMAGES = "there is no image input yet"
 _NO_CURVE = "no step times are measured or cached"
 _NO_STATISTICS = "no running statistics are logged yet"
@@ -96,11 +95,26 @@ ENV_NAMES: tuple[EnvName, ...] = (
     *_not_needed(_NO_CURVE, "DECODE_PERF_CACHE_DIR", "DECODE_PERF_CACHE_TTL_SEC"),
     *_not_needed("there is one slot for each of max_num_seqs", "NUM_STATE_SLOTS_RATIO"),
     *_not_needed(_NO_PREFIXES, "PREFILL_STORE_EXTRA_STATE", "PREFILL_STORE_EXTRA_SIZE"),
-    *_not_needed(
-        _NO_GRAMMAR,
-        *("XGRAMMAR_DEBUG", "XGRAMMAR_TIMEOUT", "XGRAMMAR_DISABLE_CACHE"),
-        *("XGRAMMAR_CACHE_LIMIT_BYTES", "SO_BUILDER_CPUS"),
+    EnvName(
+        "DEEPINFER_XGRAMMAR_TIMEOUT",
+        "honoured",
+        (),
+        "seconds in which a grammar must be compiled; default 20",
     ),
+    EnvName(
+        "DEEPINFER_XGRAMMAR_CACHE_LIMIT_BYTES",
+        "honoured",
+        (),
+        "bytes of compiled grammars to keep; default 1 GiB, at most 0 keeps all",
+    ),
+    EnvName(
+        "DEEPINFER_SO_BUILDER_CPUS",
+        "honoured",
+        (),
+        "processes that compile grammars at once; default 2",
+    ),
+    *_not_needed("keeping compiled grammars changes no answer", "XGRAMMAR_DISABLE_CACHE"),
+    *_not_needed("a grammar's errors name their place", "XGRAMMAR_DEBUG"),
     *_not_needed("max_num_batched_tokens bounds a step", "PREFILL_MAX_SUM_SEQLEN_K"),
     *_not_needed("a step ends before the next is planned", "ZERO_OVERHEAD_SCHEDULING"),
     *_not_needed(_NO_STATISTICS, "LOGGING_INTERVAL_STEP", "RINGBUFFER_WARNING_INTERVAL"),

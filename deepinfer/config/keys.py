@@ -23,6 +23,7 @@ TOP_KEYS = (
     Key("dtype", checks.exactly("bfloat16")),
     Key("bos_token_id", _COUNT),
     Key("eos_token_id", _COUNT),
+    Key("all_eos_token_ids", _LAYER_IDS, ()),
     Key("pad_token_id", _COUNT),
     Key("image_token_id", _COUNT),
     Key("tokenizer_compatibility", checks.one_of("release", "native"), "release"),

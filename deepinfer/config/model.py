@@ -64,6 +64,7 @@ class ModelConfig:
     dtype: str
     bos_token_id: int
     eos_token_id: int
+    all_eos_token_ids: tuple[int, ...]
     pad_token_id: int
     image_token_id: int
     tokenizer_compatibility: str

@@ -3,8 +3,9 @@ released one.
 
 `layer_types` with `compress_rates` stands for `compress_ratios`; `rope_parameters` for
 `rope_theta`, `compress_rope_theta` and `rope_scaling`; `torch_dtype` for `dtype`; `type` for
-`rope_type`; a top-level `expert_dtype` belongs into `quantization_config`. Both spellings may stand
-side by side when they agree; a contradiction is an error. Values are not checked here.
+`rope_type`; a list of end tokens for one; a top-level `expert_dtype` belongs into
+`quantization_config`. Both spellings may stand side by side when they agree; a contradiction is an
+error. Values are not checked here.
 """
 
 from typing import Any
@@ -32,6 +33,9 @@ def to_released_spelling(raw: dict[str, Any]) -> dict[str, Any]:
             "quantization_config.",
         )
         top["quantization_config"] = quantization
+    if isinstance(top.get("eos_token_id"), list) and top["eos_token_id"]:
+        _merge(top, "all_eos_token_ids", top["eos_token_id"], "eos_token_id", "")
+        top["eos_token_id"] = top["all_eos_token_ids"][0]
     if isinstance(top.get("text_config"), dict):
         top["text_config"] = _text(dict(top["text_config"]))
     return top

@@ -17,6 +17,8 @@ def check_together(config: "ModelConfig") -> None:
         _must(
             getattr(c, key) < c.vocab_size, key, getattr(c, key), f"below vocab_size {c.vocab_size}"
         )
+    highest = max(c.all_eos_token_ids, default=0)
+    _must(highest < c.vocab_size, "eos_token_id", highest, f"below vocab_size {c.vocab_size}")
     for key in ("engram_pad_token_id", "dspark_noise_token_id"):
         value = getattr(c, key)
         _must(value < c.vocab_size, f"text_config.{key}", value, f"below vocab_size {c.vocab_size}")

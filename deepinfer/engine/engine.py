@@ -3,9 +3,11 @@
 Knows requests and arrays; neither text nor tensors.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from deepinfer.engine.grammars import Grammars
 from deepinfer.engine.sample_plan import Continuation, begin, build_sample_plan, prepare
+from deepinfer.engine.steering import Steering, thinking_limit
 from deepinfer.errors import RequestError
 from deepinfer.messages import Delta
 from deepinfer.outputs import TokenLogprob
@@ -21,17 +23,34 @@ Key = tuple[str, int]
 
 
 class Engine:
-    """All requests of one device. A request of n continuations runs as n sequences."""
+    """All requests of one device. A request of n continuations runs as n sequences.
 
-    def __init__(self, scheduler: Scheduler, worker: Worker, eos_id: int) -> None:
+    eos_ids: the model's end tokens. thinking_ids: the tokens around its thoughts, None without.
+    grammars: needed by requests with a grammar only.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        worker: Worker,
+        eos_ids: Iterable[int],
+        thinking_ids: tuple[int, int] | None = None,
+        grammars: Grammars | None = None,
+    ) -> None:
         self.scheduler, self.worker = scheduler, worker
-        self._eos_id = eos_id
+        self._eos_ids, self._thinking_ids = frozenset(eos_ids), thinking_ids
+        self._grammars = grammars
         self._continuations: dict[Key, Continuation] = {}
 
     @property
     def has_work(self) -> bool:
         """There are requests that have not ended."""
-        return self.scheduler.has_work
+        return self.scheduler.has_work or bool(self._grammars)
+
+    def close(self) -> None:
+        """End the processes that compile grammars."""
+        if self._grammars is not None:
+            self._grammars.close()
 
     def submit(
         self,
@@ -39,10 +58,13 @@ class Engine:
         prompt_ids: Sequence[int],
         params: SamplingParams,
         seed: int | None = None,
+        grammar: str | None = None,
     ) -> None:
         """Add a request behind all others. Raises RequestError, and then nothing was added.
 
-        seed: stands for the params' own; None draws one where they have none.
+        seed: stands for the params' own; None draws one where they have none. grammar: EBNF text
+        that the output must match, made of params.so_args; the request waits until it is compiled,
+        and if that fails a Delta says so.
         """
         if any(known == request_id for known, _ in self._continuations):
             raise RequestError(
@@ -53,11 +75,14 @@ class Engine:
         seed = params.seed_or_random() if seed is None else seed % NUM_SEEDS
         limits = Limits(
             max_tokens=params.max_tokens,
-            min_tokens=params.min_tokens,
+            # With a grammar an end token comes only where the text may end: it always counts.
+            min_tokens=params.min_tokens if grammar is None else 0,
             stop_token_ids=frozenset(params.stop_token_ids or ()),
             ignore_eos=params.ignore_eos,
-            eos_id=self._eos_id,
+            eos_ids=self._eos_ids,
         )
+        limit = (prompt_ids, params.max_thinking_tokens, self._thinking_ids)
+        requests = []
         try:
             for choice in range(params.n):
                 # The prompt's own log-probabilities are the same for all continuations.
@@ -65,9 +90,17 @@ class Engine:
                 request = Request(
                     (request_id, choice), prompt_ids, limits, num_top if num_top >= 0 else None
                 )
-                prepared = prepare(params, seed=seed, choice=choice, eos_ids=[self._eos_id])
-                self._continuations[request_id, choice] = begin(prepared, prompt_ids)
-                self.scheduler.add(request)
+                prepared = prepare(params, seed=seed, choice=choice, eos_ids=self._eos_ids)
+                steering = Steering(thinking=thinking_limit(*limit))
+                self._continuations[request_id, choice] = begin(prepared, prompt_ids, (), steering)
+                self.scheduler.check(request)
+                requests.append(request)
+            if grammar is None:
+                for request in requests:
+                    self.scheduler.add(request)
+            else:
+                assert self._grammars is not None  # the engine was made without
+                self._grammars.add(request_id, requests, grammar)
         except BaseException:
             for choice in range(params.n):
                 self.finish(request_id, choice, "abort")
@@ -76,6 +109,8 @@ class Engine:
     def finish(self, request_id: str, choice: int, reason: Reason) -> None:
         """End a continuation that was found complete, or was given up. No Delta follows."""
         self._continuations.pop((request_id, choice), None)
+        if self._grammars is not None:
+            self._grammars.drop(request_id, choice)
         self.scheduler.finish((request_id, choice), reason)
 
     def abort(self, request_id: str) -> None:
@@ -85,9 +120,10 @@ class Engine:
 
     def step(self) -> list[Delta]:
         """Run one step: plan, forward, draw, book-keeping. Returns its news; none without work."""
+        refused = list(self._take_grammars())
         scheduled = self.scheduler.schedule()
         if scheduled is None:
-            return []
+            return refused
         rows = [self._continuations[scheduled.requests[i].request_id] for i in scheduled.sampled]
         scored = scheduled.scored()
         try:
@@ -99,6 +135,7 @@ class Engine:
             self.scheduler.lose_step()
             raise
         return [
+            *refused,
             *_prompt_news(scored, result.prompt_scores),
             *self._token_news(scheduled, result),
         ]
@@ -109,9 +146,12 @@ class Engine:
         for progress in self.scheduler.update(scheduled, result.token_ids, result.bad_rows):
             key: Key = progress.request.request_id
             continuation = self._continuations[key]
-            logprob = None
+            logprob, reason = None, progress.finish_reason
             if progress.token_id is not None:
-                continuation.add(progress.token_id)
+                if not continuation.add(progress.token_id) and reason is None:
+                    # Only a forced token can break a grammar, and then nothing can follow it.
+                    reason = "error"
+                    self.scheduler.finish(key, reason)
                 if continuation.prepared.num_logprobs >= 0 and result.logprobs is not None:
                     logprob = token_logprob(
                         result.logprobs,
@@ -119,15 +159,33 @@ class Engine:
                         progress.token_id,
                         continuation.prepared.num_logprobs,
                     )
-            if progress.finish_reason is not None:
+            if reason is not None:
                 del self._continuations[key]
             yield Delta(
                 key[0],
                 key[1],
                 token_id=progress.token_id,
                 logprob=logprob,
-                finish_reason=progress.finish_reason,
+                finish_reason=reason,
+                may_stop=continuation.steering.may_end,
             )
+
+    def _take_grammars(self) -> Iterator[Delta]:
+        """Let requests in whose grammar is there; news of those whose grammar will never be."""
+        if self._grammars is None:
+            return
+        for requests, compiled, error in self._grammars.take(may_wait=not self.scheduler.has_work):
+            for request in requests:
+                key: Key = request.request_id
+                if error is not None:
+                    del self._continuations[key]
+                    yield Delta(*key, finish_reason="error", error=error)
+                else:
+                    continuation = self._continuations[key]
+                    continuation.steering.grammar = self._grammars.start(
+                        compiled, continuation.prepared
+                    )
+                    self.scheduler.add(request)
 
 
 def _prompt_news(scored: list[tuple[Request, range]], scores: Scores | None) -> Iterator[Delta]:

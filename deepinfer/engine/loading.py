@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.config.words import Device
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
+from deepinfer.engine.grammars import Grammars, new_compiler
 from deepinfer.errors import ConfigError
 from deepinfer.kernels.kernelset import load_kernels
 from deepinfer.logs import Stages
@@ -113,7 +115,13 @@ def load_model(
         scheduler = make_scheduler(options, sizes)
     _log_pools(config, options, sizes)
     stages.log(_LOG)
-    engine = Engine(scheduler, worker, tokenizer.eos_id)
+    engine = Engine(
+        scheduler,
+        worker,
+        tokenizer.eos_ids,
+        tokenizer.thinking_ids,
+        Grammars(partial(new_compiler, tokenizer, config.vocab_size, seen), config.vocab_size),
+    )
     return LoadedModel(folder, config, options, tokenizer, engine)
 
 

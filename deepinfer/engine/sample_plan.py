@@ -7,15 +7,19 @@ with it is counted token by token, and only if its penalties are on.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from deepinfer.engine.steering import Steering
 from deepinfer.sampling_params import FREE, SamplingParams
+from deepinfer.so_args import SoArgs, read_so_args
 from deepinfer.step import Float32, Int32, SamplePlan, TokenLists
 
 _LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-_NO_TOKENS = TokenLists(np.empty(0, np.int32), np.empty(0, np.int32))
+_NO_IDS = np.empty(0, np.int32)
+_NO_TOKENS = TokenLists(_NO_IDS, _NO_IDS)
+_NO_MASKS = np.empty((0, 0), np.int32)
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class PreparedParams:
         bits as a signed number), choice, num_logprobs.
     end_ids: int32, the tokens that end it; the test for the end must use the same, or min_tokens
         holds back others than it. golden_ids: tokens that are forced, FREE where none is.
-    bias_ids, biases: int32 and float32 of one length.
+    bias_ids, biases: int32 and float32 of one length. so_args: the grammar that it follows.
     """
 
     reals: tuple[float, ...]
@@ -36,6 +40,7 @@ class PreparedParams:
     golden_ids: tuple[int, ...]
     bias_ids: Int32
     biases: Float32
+    so_args: SoArgs | None = None
 
     @property
     def num_logprobs(self) -> int:
@@ -81,6 +86,7 @@ def prepare(
         golden_ids=tuple(params.golden_token_ids or ()),
         bias_ids=np.array(list(bias), np.int32),
         biases=np.array(list(bias.values()), np.float32),
+        so_args=read_so_args(params.so_args),
     )
 
 
@@ -121,20 +127,27 @@ class Continuation:
     num_outputs: int = 0
     seen: TokenCounts | None = None
     produced: TokenCounts | None = None
+    steering: Steering = field(default_factory=Steering)
 
-    def add(self, token_id: int) -> None:
-        """Take one more generated token."""
+    def add(self, token_id: int) -> bool:
+        """Take one more generated token; False if a grammar does not allow it."""
         self.num_outputs += 1
         for counts in (self.seen, self.produced):
             if counts is not None:
                 counts.add(token_id)
+        return self.steering.add(token_id)
 
 
 def begin(
-    prepared: PreparedParams, prompt_ids: Sequence[int], output_ids: Iterable[int] = ()
+    prepared: PreparedParams,
+    prompt_ids: Sequence[int],
+    output_ids: Iterable[int] = (),
+    steering: Steering | None = None,
 ) -> Continuation:
     """A continuation of `prompt_ids` that has `output_ids` already."""
-    state = Continuation(prepared, num_prompt=len(prompt_ids))
+    state = Continuation(
+        prepared, num_prompt=len(prompt_ids), steering=Steering() if steering is None else steering
+    )
     if prepared.counts_seen:
         state.seen = TokenCounts()
         for token_id in prompt_ids:
@@ -148,6 +161,8 @@ def begin(
 
 def build_sample_plan(rows: Sequence[Continuation]) -> SamplePlan:
     """How the next token of each of `rows` is chosen, in their order."""
+    # First, because a mask tells whether anything but the end may come.
+    masks = {i: mask for i, row in enumerate(rows) if (mask := row.steering.mask()) is not None}
     reals = np.array([row.prepared.reals for row in rows], np.float32).reshape(len(rows), 6)
     wholes = np.array([row.prepared.wholes for row in rows], np.int64).reshape(len(rows), 4)
     temperature, top_p, min_p, repetition, presence, frequency = np.ascontiguousarray(reals.T)
@@ -178,21 +193,26 @@ def build_sample_plan(rows: Sequence[Continuation]) -> SamplePlan:
                 if row.prepared.bias_ids.size
             ]
         ),
-        banned=_lists(
-            [
-                (i, row.prepared.end_ids, None)
-                for i, row in enumerate(rows)
-                if row.num_outputs < row.prepared.min_tokens
-            ]
-        ),
+        banned=_lists([(i, ids, None) for i, ids in enumerate(map(_banned, rows)) if ids.size]),
         forced=np.array([_forced(row) for row in rows], np.int32),
+        mask_rows=np.array(list(masks), np.int32),
+        masks=np.stack(list(masks.values())) if masks else _NO_MASKS,
         num_logprobs=num_logprobs.astype(np.int32),
     )
 
 
 def _forced(row: Continuation) -> int:
     golden_ids = row.prepared.golden_ids
-    return golden_ids[row.num_outputs] if row.num_outputs < len(golden_ids) else FREE
+    golden = golden_ids[row.num_outputs] if row.num_outputs < len(golden_ids) else FREE
+    return row.steering.forced() if golden == FREE else golden
+
+
+def _banned(row: Continuation) -> Int32:
+    """Tokens that may not come. Where a grammar leaves only the end, min_tokens gives way."""
+    if row.num_outputs < row.prepared.min_tokens and not row.steering.must_end:
+        return row.prepared.end_ids
+    banned = row.steering.banned()
+    return np.array(banned, np.int32) if banned else _NO_IDS
 
 
 def _lists(parts: list[tuple[int, Int32, Float32 | None]]) -> TokenLists:

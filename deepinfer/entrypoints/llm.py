@@ -2,25 +2,21 @@
 
 import logging
 import random
-import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tqdm import tqdm
-
 from deepinfer.config.engine import EngineConfig, engine_args
-from deepinfer.engine.loading import LoadedModel, load_model
+from deepinfer.engine.loading import load_model
+from deepinfer.entrypoints.open_requests import OpenRequest, OpenRequests
 from deepinfer.errors import RequestError
-from deepinfer.front.collector import Collector
+from deepinfer.front.chat import ChatMessage, ChatOutput, prepare_chat
 from deepinfer.front.intake import paired, params_of_each
-from deepinfer.front.intake import prompt_token_ids as checked_prompt
 from deepinfer.outputs import RequestOutput
-from deepinfer.sampling_params import SamplingParams, check_against
+from deepinfer.recipe.events import Event
+from deepinfer.sampling_params import SamplingParams
 from deepinfer.tokenizer.tokenizer import Tokenizer
 
 _LOG = logging.getLogger("deepinfer")
@@ -47,14 +43,8 @@ class LLM:
         **options: Any,
     ) -> None:
         args = engine_args(options)
-        self._model: LoadedModel | None = load_model(
-            model, args, may_download_large=may_download_large, report=report
-        )
-        self._seeds = random.Random(args.seed)
-        self._num_requests = 0
-        self._open: dict[str, _Open] = {}
-        # Callers in several threads take turns, a step at a time.
-        self._turn = threading.RLock()
+        loaded = load_model(model, args, may_download_large=may_download_large, report=report)
+        self._requests = OpenRequests(loaded, random.Random(args.seed))
 
     def __enter__(self) -> Self:
         return self
@@ -69,16 +59,16 @@ class LLM:
 
     def close(self) -> None:
         """Free the model's memory. The object is of no use afterwards."""
-        self._model = None
+        self._requests.close()
 
     @property
     def options(self) -> EngineConfig:
         """What was decided for every option."""
-        return self._loaded.options
+        return self._requests.model.options
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        return self._loaded.tokenizer
+        return self._requests.model.tokenizer
 
     def generate(
         self,
@@ -94,28 +84,50 @@ class LLM:
         SamplingParams(). A prompt that is refused gives a result with `error` set and costs the
         others nothing. Raises RequestError when the arguments do not fit together.
         """
-        _ = self._loaded  # a closed LLM is refused before anything else
+        _ = self._requests.model  # a closed LLM is refused before anything else
         texts, ids = paired(prompts, prompt_token_ids)
         params = params_of_each(sampling_params, len(texts))
-        results: list[RequestOutput | _Open] = []
-        try:
-            for text, token_ids, one in zip(texts, ids, params, strict=True):
-                try:
-                    results.append(self._submit(text, token_ids, one))
-                except RequestError as error:
-                    results.append(RequestOutput(text, [], [], error))
-            self._wait([r for r in results if isinstance(r, _Open)], use_tqdm)
-        finally:
-            self._close([r for r in results if isinstance(r, _Open)])
-        return [r.collector.output() if isinstance(r, _Open) else r for r in results]
+        submits = [
+            partial(self._requests.submit, text, token_ids, one)
+            for text, token_ids, one in zip(texts, ids, params, strict=True)
+        ]
+        return [
+            RequestOutput(text, [], [], found)
+            if isinstance(found, RequestError)
+            else found.collector.output()
+            for text, found in zip(texts, self._requests.run(submits, use_tqdm), strict=True)
+        ]
 
-    def _wait(self, requests: "list[_Open]", use_tqdm: bool) -> None:
-        """Step until all have finished, with a bar where somebody can see it."""
-        hidden = not use_tqdm or not sys.stderr.isatty()
-        with tqdm(total=len(requests), desc="prompts", disable=hidden) as bar:
-            while any(not request.collector.finished for request in requests):
-                self._step()
-                bar.update(sum(r.collector.finished for r in requests) - bar.n)
+    def chat(
+        self,
+        messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        **options: Any,
+    ) -> list[ChatOutput]:
+        """Answer each conversation; one result a conversation, in order.
+
+        messages: one conversation or several, as Chat Completions has them. options: tools and
+        tool_choice; response_format, which is enforced; thinking: true (the default), false, or how
+        much of it: "low", "high", "max". sampling_params: one for all, or one for each; by default
+        temperature 1 and as many tokens as the recipe allows. A conversation that is refused gives
+        a result with `error` set and costs the others nothing.
+        """
+        one = not messages or isinstance(messages[0], Mapping)
+        given: list[Any] = [messages] if one else list(messages)
+        params: list[Any] = [None] * len(given)
+        if sampling_params is not None:
+            params = params_of_each(sampling_params, len(given))
+        submits = [
+            partial(self._submit_chat, conversation, asked, options)
+            for conversation, asked in zip(given, params, strict=True)
+        ]
+        return [
+            ChatOutput((), RequestOutput(None, [], [], found))
+            if isinstance(found, RequestError)
+            else found.chat_output()
+            for found in self._requests.run(submits, use_tqdm)
+        ]
 
     def stream(
         self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
@@ -127,72 +139,45 @@ class LLM:
         """
         text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
         (params,) = params_of_each(sampling_params, 1)
-        if params.n != 1:
-            raise RequestError(
-                f"{params.n} continuations", field="n", hint="a stream has one; use generate"
-            )
-        request = self._submit(text, ids, params)
-        try:
-            while self._loaded:
-                while request.pieces:
-                    yield request.pieces.popleft()
-                if request.collector.finished:
-                    return
-                self._step()
-        finally:
-            self._close([request])
+        _check_one(params)
+        request = self._requests.submit(text, ids, params)
+        for _ in self._requests.steps(request):
+            while request.pieces:
+                yield request.pieces.popleft()
 
-    @property
-    def _loaded(self) -> LoadedModel:
-        if self._model is None:
-            raise RequestError("the LLM was closed", field="llm", hint="make a new one")
-        return self._model
+    def stream_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        sampling_params: SamplingParams | None = None,
+        **options: Any,
+    ) -> Iterator[Event]:
+        """The answer to one conversation as it comes: the events of deepinfer.recipe.events.
 
-    def _submit(self, text: object, ids: object, params: SamplingParams) -> "_Open":
-        """Check a request and give it to the engine. Raises RequestError."""
-        model = self._loaded
-        prompt_ids = checked_prompt(text, ids, model.tokenizer, model.config.vocab_size)
-        check_against(params, model.config.vocab_size, model.options.max_model_len)
-        seed = params.seed
-        if seed is None and model.options.seed is not None:
-            seed = self._seeds.getrandbits(64)
-        with self._turn:
-            request_id = str(self._num_requests)
-            self._num_requests += 1
-            prompt = text if isinstance(text, str) else None
-            request = _Open(Collector(request_id, prompt, prompt_ids, params, model.tokenizer))
-            self._open[request_id] = request
-            try:
-                model.engine.submit(request_id, prompt_ids, params, seed)
-            except BaseException:
-                self._close([request])
-                raise
-        return request
+        Arguments as for `chat`, errors as for `stream`.
+        """
+        if sampling_params is not None:
+            _check_one(sampling_params)
+        request = self._submit_chat(messages, sampling_params, options)
+        events = request.answers[0].events
+        for _ in self._requests.steps(request):
+            while events:
+                yield events.pop(0)
 
-    def _step(self) -> None:
-        """One step of the engine, for everybody who waits: callers may take turns."""
-        engine = self._loaded.engine
-        with self._turn:
-            for delta in engine.step():
-                request = self._open[delta.request_id]
-                piece, stopped = request.collector.add(delta)
-                request.pieces.append(piece)
-                if stopped:
-                    engine.finish(delta.request_id, delta.choice, "stop")
-
-    def _close(self, requests: "list[_Open]") -> None:
-        """Whoever leaves, early or not, takes all along: no request goes on unseen."""
-        with self._turn:
-            for request in requests:
-                request_id = request.collector.request_id
-                del self._open[request_id]
-                if not request.collector.finished and self._model is not None:
-                    self._model.engine.abort(request_id)
+    def _submit_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        params: SamplingParams | None,
+        options: Mapping[str, Any],
+    ) -> OpenRequest:
+        """Check a conversation and give it to the engine. Raises RequestError."""
+        model = self._requests.model
+        limit = model.options.max_model_len
+        chat = prepare_chat(messages, params, model.tokenizer, limit, **options)
+        return self._requests.submit(chat.prompt, chat.prompt_ids, chat.params, chat)
 
 
-@dataclass(frozen=True)
-class _Open:
-    """A request whose caller has not left. pieces: text that the caller has not taken yet."""
-
-    collector: Collector
-    pieces: deque[str] = field(default_factory=deque)
+def _check_one(params: SamplingParams) -> None:
+    if params.n != 1:
+        raise RequestError(
+            f"{params.n} continuations", field="n", hint="a stream has one; use generate or chat"
+        )

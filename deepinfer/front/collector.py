@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from deepinfer.errors import RequestError
 from deepinfer.front.stream import TextStream
 from deepinfer.messages import Delta
 from deepinfer.outputs import (
@@ -48,6 +49,7 @@ class Collector:
         self._eos_id, self._clock = tokenizer.eos_id, clock
         self._arrival_s = clock()
         self._first_token_s: float | None = None
+        self._error: RequestError | None = None
         # The first token follows nothing, so it has none.
         self._prompt_logprobs: list[TokenLogprob | None] = [None]
         self._choices = [
@@ -57,6 +59,7 @@ class Collector:
                     stop=params.stop or (),
                     include_stop=params.include_stop_str_in_output,
                     min_tokens=params.min_tokens,
+                    is_structured=params.so_args is not None,
                 )
             )
             for _ in range(params.n)
@@ -73,6 +76,7 @@ class Collector:
         After a stop string the engine must be told to finish the continuation.
         """
         choice = self._choices[delta.choice]
+        self._error = self._error or delta.error
         self._prompt_logprobs += delta.prompt_logprobs
         text = ""
         if delta.token_id is not None:
@@ -83,7 +87,7 @@ class Collector:
                 choice.logprobs.append(delta.logprob)
             # An end token is not part of what was said, no more than a stop string is.
             if delta.finish_reason != "stop" or self._params.include_stop_str_in_output:
-                text = choice.stream.push([delta.token_id])
+                text = choice.stream.push([delta.token_id], may_stop=delta.may_stop)
         if choice.stream.stop_reason is not None:
             choice.finish_reason, choice.stop_reason = "stop", choice.stream.stop_reason
             return text, delta.finish_reason is None
@@ -91,8 +95,20 @@ class Collector:
             text += self._end(choice, delta.finish_reason)
         return text, False
 
+    def check(self) -> None:
+        """Raise the error with which the request was refused, if it was."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, choice: int, stop_reason: str | None) -> None:
+        """End a continuation at a stop string that somebody else found in what it said."""
+        self._choices[choice].finish_reason = "stop"
+        self._choices[choice].stop_reason = stop_reason
+
     def output(self) -> RequestOutput:
         """The result; a continuation that has not ended counts as aborted."""
+        if self._error is not None:
+            return RequestOutput(self._prompt, self._prompt_ids, [], self._error, self.request_id)
         wanted = self._params.num_logprobs >= 0
         return RequestOutput(
             request_id=self.request_id,

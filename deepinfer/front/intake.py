@@ -6,7 +6,10 @@ from typing import Any
 
 from deepinfer.errors import RequestError
 from deepinfer.sampling_params import SamplingParams
+from deepinfer.so_args import read_so_args
 from deepinfer.tokenizer.tokenizer import Tokenizer
+
+_TOKEN_FIELDS = ("logit_bias", "stop_token_ids", "golden_token_ids")
 
 
 def prompt_token_ids(text: Any, token_ids: Any, tokenizer: Tokenizer, vocab_size: int) -> list[int]:
@@ -123,3 +126,36 @@ def params_of_each(given: Any, count: int) -> list[SamplingParams]:
             hint="give one for all, or one for each prompt",
         )
     return listed
+
+
+def check_against(
+    params: SamplingParams, vocab_size: int, max_model_len: int, *, can_think: bool = True
+) -> None:
+    """Raise RequestError for parameters that this model cannot honour.
+
+    can_think: it has tokens around thoughts. A max_tokens beyond max_model_len is no mistake: the
+    generation ends at whichever comes first.
+    """
+    so_args = read_so_args(params.so_args)
+    lists = {name: getattr(params, name) for name in _TOKEN_FIELDS}
+    if so_args is not None:
+        lists["so_args.trigger_token_ids"] = so_args.trigger_token_ids
+        lists["so_args.bound_token_id"] = (so_args.bound_token_id or 0,)
+    for field, listed in lists.items():
+        highest = max(listed, default=0)
+        if highest >= vocab_size:
+            raise _cannot(field, highest, f"token ids below {vocab_size}, the vocabulary's size")
+    if params.min_tokens >= max_model_len:
+        expected = f"room for it beside a prompt in max_model_len, which is {max_model_len}"
+        raise _cannot("min_tokens", params.min_tokens, expected)
+    counts = {"logprobs": params.num_logprobs, "prompt_logprobs": params.num_prompt_logprobs}
+    for field, count in counts.items():
+        if count > vocab_size:
+            raise _cannot(field, count, f"at most {vocab_size}, the vocabulary's size")
+    if params.max_thinking_tokens is not None and not can_think:
+        expected = "none: the tokenizer has no <think> and </think>"
+        raise _cannot("max_thinking_tokens", params.max_thinking_tokens, expected)
+
+
+def _cannot(field: str, value: object, expected: str) -> RequestError:
+    return RequestError(f"found {value}", field=field, hint=f"expected {expected}")

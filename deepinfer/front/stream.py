@@ -20,6 +20,8 @@ class TextStream:
     stop: the stop strings. include_stop: the text ends with the stop string, not before it.
     min_tokens: a stop string that one of the first min_tokens tokens completes does not count.
     skip_special: leave out the spelling of special tokens.
+    is_structured: a stop string counts only where the text, as it would be returned, is complete
+        and a token ends; `push` is told where.
 
     Attributes: `num_tokens`, the tokens taken, the one that completed the stop string the last of
     them; `stop_reason`, the stop string that ended the text, or None.
@@ -36,6 +38,7 @@ class TextStream:
         include_stop: bool = False,
         min_tokens: int = 0,
         skip_special: bool = False,
+        is_structured: bool = False,
     ) -> None:
         self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special)
         self._matchers = [_Matcher(one) for one in stop]
@@ -43,6 +46,9 @@ class TextStream:
         self._min_tokens = min_tokens
         self._held = ""
         self._final: list[str] = []
+        self._num_taken = 0
+        # Lengths of the text at which it was complete; all are, without a structure.
+        self._complete: set[int] | None = set() if is_structured else None
         self.num_tokens = 0
         self.stop_reason: str | None = None
 
@@ -51,9 +57,10 @@ class TextStream:
         """All text that is final so far."""
         return "".join(self._final)
 
-    def push(self, token_ids: Iterable[int]) -> str:
+    def push(self, token_ids: Iterable[int], *, may_stop: bool = True) -> str:
         """The text that is final now; it may be empty. Tokens after a stop string are ignored.
 
+        may_stop: of a structured text, that it is complete after the last of the tokens.
         Raises RequestError (field "token_ids") for an id that the model does not have.
         """
         pieces: list[str] = []
@@ -62,6 +69,8 @@ class TextStream:
                 break
             characters = self._detokenizer.push(token_id)
             self.num_tokens += 1
+            if may_stop and self._complete is not None:
+                self._complete.add(self._num_taken + len(characters))
             pieces.append(self._take(characters))
         return self._emit(pieces)
 
@@ -85,14 +94,18 @@ class TextStream:
 
     def _take(self, characters: str) -> str:
         """What is final after `characters`; the rest goes to `_held`."""
+        self._num_taken += len(characters)
         if not self._matchers:
             return characters
         text, start = self._held + characters, len(self._held)
         for end, character in enumerate(characters, start + 1):
             complete = [m.stop for m in self._matchers if m.advance(character)]
-            if complete and self.num_tokens > self._min_tokens:
-                self.stop_reason, self._held = complete[0], ""
-                return text[: end if self._include_stop else end - len(complete[0])]
+            before = self._num_taken - len(text)
+            for stop in complete if self.num_tokens > self._min_tokens else ():
+                cut = end if self._include_stop else end - len(stop)
+                if self._complete is None or before + cut in self._complete:
+                    self.stop_reason, self._held = stop, ""
+                    return text[:cut]
         num_held = max(matcher.num_matched for matcher in self._matchers)
         self._held = text[len(text) - num_held :]
         return text[: len(text) - num_held]

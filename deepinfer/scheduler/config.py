@@ -1,4 +1,4 @@
-"""`SchedulerConfig`: the bounds of a step and of a sequence."""
+"""`SchedulerConfig`, the bounds of a step and of a sequence; `Counters`, what stands and runs."""
 
 from dataclasses import dataclass
 
@@ -29,3 +29,14 @@ class SchedulerConfig:
                 where="max_num_batched_tokens",
                 hint=f"raise it to {self.max_num_seqs}, or lower max_num_seqs",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """How it stands now; preemptions are counted from the start."""
+
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    num_free_slots: int
+    num_preemptions: int

@@ -31,18 +31,18 @@ class Limits:
     min_tokens: so many output tokens come before an end token may end the request. (Choosing the
         tokens keeps end tokens away until then; here they just do not count.)
     stop_token_ids: they end the request, always.
-    eos_id: ends it too, unless ignore_eos; None if the model has none.
+    eos_ids: they end it too, unless ignore_eos.
     """
 
     max_tokens: int
     min_tokens: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
-    eos_id: int | None = None
+    eos_ids: frozenset[int] = frozenset()
 
     def ends_with(self, token_id: int) -> bool:
         """The token ends a request that has its least number of tokens."""
-        return token_id in self.stop_token_ids or (token_id == self.eos_id and not self.ignore_eos)
+        return token_id in self.stop_token_ids or (token_id in self.eos_ids and not self.ignore_eos)
 
 
 class Request:

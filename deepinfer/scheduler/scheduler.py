@@ -22,14 +22,13 @@ of probabilities, or of the device; there is at most one step between `schedule`
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.layout import blocks_for
 from deepinfer.cache.slots import SlotPool
 from deepinfer.errors import ConfigError, RequestError
 from deepinfer.scheduler.budget import share_rows
-from deepinfer.scheduler.config import SchedulerConfig
+from deepinfer.scheduler.config import Counters, SchedulerConfig
 from deepinfer.scheduler.memory import Memory
 from deepinfer.scheduler.plan import Scheduled
 from deepinfer.scheduler.request import Reason, Request, RequestId, State
@@ -41,17 +40,6 @@ from deepinfer.step import Bool, Int32
 # 256 blocks: without, 41 % of the rows are computed again; with one for every two, 2.5 %, in 4 %
 # more steps; with one for each, 0.7 %, in 11 % more.
 _RUNNING_PER_SPARE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """How it stands now; preemptions are counted from the start."""
-
-    num_running: int
-    num_waiting: int
-    num_free_blocks: int
-    num_free_slots: int
-    num_preemptions: int
 
 
 class Scheduler:
@@ -104,10 +92,20 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Put a new request behind all others.
 
-        Raises RequestError for an empty prompt, one that leaves no room for a token, or an id that
-        a request has which is not finished.
+        Raises RequestError as `check` does.
         """
         assert request.arrival < 0, f"{request.request_id!r} was added before"
+        self.check(request)
+        request.arrival = self._num_arrived
+        self._num_arrived += 1
+        self._waiting[request.request_id] = request
+
+    def check(self, request: Request) -> None:
+        """Raise RequestError for a request that cannot be added.
+
+        That is: an empty prompt, one that leaves no room for a token, or an id that a request has
+        which is not finished.
+        """
         request_id, limit = request.request_id, self.config.max_model_len
         if request_id in self._running or request_id in self._waiting:
             raise RequestError(
@@ -125,9 +123,6 @@ class Scheduler:
                 field="prompt",
                 hint="shorten the prompt, or raise max_model_len",
             )
-        request.arrival = self._num_arrived
-        self._num_arrived += 1
-        self._waiting[request_id] = request
 
     def abort(self, request_id: RequestId) -> bool:
         """End a request that nobody wants any more, wherever it stands.

@@ -12,9 +12,11 @@ import tokenizers
 from deepinfer.config.model import ModelConfig
 from deepinfer.errors import ConfigError, RequestError
 from deepinfer.tokenizer.tokenizer_file import (
+    GENERATION_CONFIG_FILE,
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
     open_tokenizer_json,
+    read_generation_eos,
     read_role_spellings,
     token_bytes_by_id,
 )
@@ -26,7 +28,8 @@ class Tokenizer:
     """Byte-level BPE over a checkpoint's vocabulary. Make it with `load_tokenizer`.
 
     Attributes: `vocab_len` (highest id in tokenizer.json plus one), `control_ids` (spelling to id
-    of every added token), `bos_id`, `eos_id`, `pad_id`.
+    of every added token), `bos_id`, `eos_id`, `pad_id`; `eos_ids`, all tokens that end an answer,
+    whichever of the checkpoint's files names them.
 
     The 21 image placeholders that spec 2.6 puts at and above the model's vocabulary size are not
     registered: they stand for images, so no text may come to mean one.
@@ -40,6 +43,7 @@ class Tokenizer:
         bos_id: int,
         eos_id: int,
         pad_id: int,
+        eos_ids: Iterable[int] = (),
     ) -> None:
         added = raw.get_added_tokens_decoder()
         self._raw = raw
@@ -52,7 +56,14 @@ class Tokenizer:
         self.control_ids = {token.content: i for i, token in sorted(added.items())}
         self.bos_id = bos_id
         self.eos_id = eos_id
+        self.eos_ids = frozenset({eos_id, *eos_ids})
         self.pad_id = pad_id
+
+    @property
+    def thinking_ids(self) -> tuple[int, int] | None:
+        """The tokens before and after thoughts; None if the tokenizer has none."""
+        ids = self.control_ids
+        return (ids["<think>"], ids["</think>"]) if {"<think>", "</think>"} <= set(ids) else None
 
     def encode(self, text: str, *, add_bos: bool = True, allow_control: bool = False) -> list[int]:
         """Token ids of `text`.
@@ -128,12 +139,24 @@ def load_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     }
     named_ids = _named_ids(folder / TOKENIZER_CONFIG_FILE, vocab)
     named_pad_id = named_ids.pop("pad", config.pad_token_id)
+    # Some releases name one end token here and another there: each of them ends an answer.
+    eos_ids = {
+        config.eos_token_id,
+        *config.all_eos_token_ids,
+        named_ids.pop("eos", config.eos_token_id),
+        *_generation_eos(folder / GENERATION_CONFIG_FILE, config),
+    }
     if config.tokenizer_compatibility == "native":
         config_ids["pad"] = named_pad_id
     for role, expected in config_ids.items():
         _check_role(role, expected, named_ids.get(role, expected), vocab, folder)
     return Tokenizer(
-        raw, config, bos_id=config_ids["bos"], eos_id=config_ids["eos"], pad_id=config_ids["pad"]
+        raw,
+        config,
+        bos_id=config_ids["bos"],
+        eos_id=config_ids["eos"],
+        pad_id=config_ids["pad"],
+        eos_ids=eos_ids,
     )
 
 
@@ -168,6 +191,17 @@ def _check_encodable(text: str) -> None:
             field="prompt",
             hint="send valid Unicode: the whole character, or U+FFFD in its place",
         ) from error
+
+
+def _generation_eos(path: Path, config: ModelConfig) -> list[int]:
+    found = read_generation_eos(path)
+    if max(found, default=0) >= config.vocab_size:
+        raise ConfigError(
+            f"found {max(found)}, expected token ids below {config.vocab_size}",
+            where=f"{path}: eos_token_id",
+            hint=_SAME_CHECKPOINT_HINT,
+        )
+    return found
 
 
 def _named_ids(path: Path, vocab: dict[str, int]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from deepinfer.errors import ConfigError
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 TOKENIZER_CONFIG_FILE: Final = "tokenizer_config.json"
+GENERATION_CONFIG_FILE: Final = "generation_config.json"
 ROLES: Final = ("bos", "eos", "pad")
 
 _FETCH_HINT = "copy the file again from the released checkpoint, whole and unchanged"
@@ -101,6 +102,22 @@ def read_role_spellings(path: Path) -> dict[str, str]:
                 hint=_FETCH_HINT,
             )
     return spellings
+
+
+def read_generation_eos(path: Path) -> list[int]:
+    """The end tokens that generation_config.json names: none, one, or a list of them.
+
+    An absent file names none. Raises ConfigError for a damaged file or an entry of another form.
+    """
+    found = _read_json_object(path).get("eos_token_id") if path.exists() else None
+    listed = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in listed):
+        raise ConfigError(
+            f"found {found!r}, expected a token id or a list of them",
+            where=f"{path}: eos_token_id",
+            hint=_FETCH_HINT,
+        )
+    return listed
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:

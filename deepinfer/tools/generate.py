@@ -17,6 +17,11 @@ _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARAC
 del _CONTROLS[ord("\t")], _CONTROLS[ord("\n")]
 
 
+def visible(text: str) -> str:
+    """The text with a sign in the place of each character that would steer a terminal."""
+    return text.translate(_CONTROLS)
+
+
 def read_prompts(prompts: list[str], file: Path | None, stdin: TextIO | None) -> list[str]:
     """Prompts from the arguments, or one from each line of `file`, or all of stdin as one.
 
@@ -86,7 +91,7 @@ def _print_stream(llm: LLM, prompt: str, params: SamplingParams) -> None:
     start, num_tokens = time.monotonic(), 0
     for piece in llm.stream(prompt, params):
         num_tokens += 1
-        sys.stdout.write(piece.translate(_CONTROLS) if terminal else piece)
+        sys.stdout.write(visible(piece) if terminal else piece)
         sys.stdout.flush()
     print()
     if terminal:

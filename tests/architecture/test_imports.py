@@ -11,8 +11,8 @@ from tests.architecture.tree import ROOT, python_files
 
 FORBIDDEN = ("torch", "triton", "xgrammar", "transformers")
 HOST = (
-    *("config", "tokenizer", "cache", "scheduler", "front"),
-    *("errors", "logs", "sampling_params", "outputs", "step", "messages"),
+    *("config", "tokenizer", "recipe", "structured", "cache", "scheduler", "front"),
+    *("errors", "logs", "so_args", "sampling_params", "outputs", "step", "messages"),
 )
 # Torch-free as well, though in layers of the device world: checking a checkpoint must be cheap.
 ALSO_FREE = (

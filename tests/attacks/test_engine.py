@@ -34,7 +34,7 @@ def llm(tiny_dir: Path) -> Iterator[LLM]:
     options = {"max_num_seqs": 5, "max_model_len": MAX_MODEL_LEN, "dtype": "float32"}
     with LLM(tiny_dir, device="cpu", kv_cache_bytes=2_000_000, **options) as made:
         yield made
-        assert_empty(made._model.engine)
+        assert_empty(made._requests.model.engine)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def between(llm: LLM, prompt: Any, params: SamplingParams) -> tuple[RequestOutpu
         prompt_token_ids=[NEIGHBOURS[0], prompt, NEIGHBOURS[1]],
         sampling_params=[PARAMS[0], params, PARAMS[1]],
     )
-    assert_empty(llm._model.engine)
+    assert_empty(llm._requests.model.engine)
     return found, [first, last]
 
 
@@ -127,7 +127,10 @@ PAST: list[tuple[str, Any]] = [
     *(("logprobs", value) for value in (-1, 1001, 1.5, "1")),
     *(("top_logprobs", value) for value in (-1, 1001, None, True)),
     *(("prompt_logprobs", value) for value in (-1, 1001, 2.0)),
-    ("so_args", {"regex": "a*"}),
+    ("so_args", "a*"),
+    ("so_args.regex", {"regex": "a*"}),
+    ("so_args.schema", {"schema_type": "json"}),
+    ("max_thinking_tokens", -1),
     ("eos_id", 5),
     ("first_n_token_no_eos", 2),
     ("seq_seed", "x"),
@@ -138,7 +141,7 @@ PAST: list[tuple[str, Any]] = [
 def test_fields_past_their_bounds(field: str, value: Any) -> None:
     """G01, G04, G06: a value that cannot be honoured is taken, or refused without its name."""
     with pytest.raises(RequestError) as caught:
-        SamplingParams(**{field: value})
+        SamplingParams(**{field.partition(".")[0]: value})
     assert caught.value.field == field
     assert caught.value.hint
 
@@ -187,7 +190,7 @@ def test_params_that_are_none(params: Any, llm: LLM, expected: list[RequestOutpu
     with pytest.raises(RequestError) as caught:
         between(llm, [5, 6, 7], params)
     assert caught.value.field == "sampling_params"
-    assert_empty(llm._model.engine)
+    assert_empty(llm._requests.model.engine)
     assert alone(llm, NEIGHBOURS[0], PARAMS[0]) == expected[0]
 
 
@@ -197,7 +200,7 @@ def test_params_that_are_none(params: Any, llm: LLM, expected: list[RequestOutpu
 @contextmanager
 def bad_token(llm: LLM) -> Iterator[None]:
     """One token of the vocabulary is embedded as NaN, while the context lasts."""
-    weight = llm._model.engine.worker.network.embed.weight
+    weight = llm._requests.model.engine.worker.network.embed.weight
     kept = weight[BAD_TOKEN].clone()
     with torch.no_grad():
         weight[BAD_TOKEN] = torch.nan
@@ -261,7 +264,7 @@ def test_nan_in_a_long_prompt_beside_a_long_one(llm: LLM) -> None:
 
 def test_memory_of_the_dead_is_never_read(llm: LLM, expected: list[RequestOutput]) -> None:
     """A13, B02, G11: NaN and ids that do not exist in free memory reach a request that gets it."""
-    engine = llm._model.engine
+    engine = llm._requests.model.engine
     for _ in range(3):
         poison_free(engine)
         _, neighbours = between(llm, list(range(100, 240)), SamplingParams(seed=1, n=2))

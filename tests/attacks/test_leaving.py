@@ -28,7 +28,7 @@ def llm(tiny_dir: Path) -> Iterator[LLM]:
 def all_is_back(llm: LLM) -> Iterator[None]:
     """After every test each block and slot is free, and the engine still works."""
     yield
-    assert_empty(llm._model.engine)
+    assert_empty(llm._requests.model.engine)
     assert len(llm.generate("x", GREEDY)[0].token_ids) == 6
 
 
@@ -49,7 +49,7 @@ def interrupted_at(call: int, function: Callable[..., Any]) -> Callable[..., Any
 @pytest.mark.parametrize("place", ["run", "head", "submit", "sample", "add"])
 def test_interrupt(place: str, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """K04: after an interrupt requests run on, keep their memory, or nothing runs any more."""
-    engine = llm._model.engine
+    engine = llm._requests.model.engine
     owner: Any = {
         "run": engine.worker.network,
         "head": engine.worker.network.head,
@@ -69,12 +69,12 @@ def test_interrupt(place: str, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_interrupted_stream(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """K04: the same while a text streams."""
-    network = llm._model.engine.worker.network
+    network = llm._requests.model.engine.worker.network
     with monkeypatch.context() as patch:
         patch.setattr(network, "run", interrupted_at(3, network.run))
         with pytest.raises(KeyboardInterrupt):
             list(llm.stream("The lamp", GREEDY))
-    assert_empty(llm._model.engine)
+    assert_empty(llm._requests.model.engine)
 
 
 @pytest.mark.parametrize("place", ["run", "layer"])
@@ -86,7 +86,7 @@ def test_interrupt_beside_an_open_stream(
     expected = "".join(llm.stream(PROMPTS[1], params))
     stream = llm.stream(PROMPTS[1], params)
     text = next(stream) + next(stream)
-    network = llm._model.engine.worker.network
+    network = llm._requests.model.engine.worker.network
     owner, name = (network, "run") if place == "run" else (network.layers[5].attn, "window_kv")
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupted_at(3, getattr(owner, name)))
@@ -104,7 +104,7 @@ def test_stream_that_is_left(num_pieces: int, llm: LLM) -> None:
             next(stream)
         leave(stream)
         del stream
-        assert_empty(llm._model.engine)
+        assert_empty(llm._requests.model.engine)
 
 
 def test_streams_take_turns(llm: LLM) -> None:
@@ -225,7 +225,7 @@ def test_memory_decides_the_longest(tiny_dir: Path) -> None:
         fits, not_quite = made.generate(
             prompt_token_ids=[[5] * (longest - 1), [5] * longest], sampling_params=GREEDY
         )
-        assert_empty(made._model.engine)
+        assert_empty(made._requests.model.engine)
     assert (len(fits.token_ids), fits.finish_reason) == (1, "length")
     assert not_quite.error is not None
     assert str(longest) in not_quite.error.what

@@ -9,9 +9,10 @@ import torch
 
 from deepinfer.engine.sample_plan import Continuation, begin, build_sample_plan, prepare
 from deepinfer.errors import RequestError
+from deepinfer.front.intake import check_against
 from deepinfer.front.stream import TextStream
 from deepinfer.sampling.sample import sample
-from deepinfer.sampling_params import SamplingParams, check_against
+from deepinfer.sampling_params import SamplingParams
 from deepinfer.tokenizer.tokenizer import Tokenizer
 
 VOCAB_SIZE = 64

@@ -51,7 +51,7 @@ def make_engine(
         SlotPool(num_slots),
     )
     worker = Worker(network, make_pools(config, num_blocks, num_slots, dtype=kept_as))
-    return Engine(scheduler, worker, config.eos_token_id)
+    return Engine(scheduler, worker, [config.eos_token_id])
 
 
 def assert_empty(engine: Engine) -> None:

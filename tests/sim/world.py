@@ -98,7 +98,7 @@ class World:
             min_tokens=rng.choice([0, 0, 3]),
             stop_token_ids=frozenset(rng.sample(range(VOCAB_SIZE), rng.choice([0, 0, 5]))),
             ignore_eos=self.growing or rng.random() < 0.3,
-            eos_id=EOS,
+            eos_ids=frozenset({EOS}),
         )
         request = Request(self.num_added, prompt, limits, rng.choice([None, None, None, 0, 2]))
         self.num_added += 1

@@ -65,3 +65,19 @@ def test_more_ranks_than_there_are(option: str, tiny_dir: Path) -> None:
     assert found.returncode == 1
     assert "parallel_size" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_structured_output_is_checked(tiny_dir: Path) -> None:
+    """The check passes whatever the answers are, or fails and says it was fine."""
+    found = run(tiny_dir, "cpu", "--check_structured_output", "--max_perplexity", "1000000")
+    assert found.returncode == 0, found.stderr
+    shown = [line.split(": ")[0] for line in found.stdout.splitlines()[-3:]]
+    assert shown == ["regex", "JSON", "EBNF"]
+    assert "FAILED" not in found.stderr
+
+
+def test_perplexity_above_its_bound(tiny_dir: Path) -> None:
+    """A model that fell apart passes the check."""
+    found = run(tiny_dir, "cpu", "--check_structured_output", "--max_perplexity", "2")
+    assert found.returncode == 1
+    assert "FAILED perplexity" in found.stderr

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from deepinfer.errors import RequestError
-from deepinfer.sampling_params import SamplingParams, check_against
+from deepinfer.front.intake import check_against
+from deepinfer.sampling_params import SamplingParams
+from deepinfer.so_args import SoArgs, read_so_args
 
 # Whole numbers that no float can hold: comparing them is fine, converting them is not.
 HUGE = 10**400
@@ -41,6 +43,8 @@ WRONG: dict[str, tuple[object, ...]] = {
     "prompt_logprobs": (-1, 1001, HUGE, 1.0, math.nan, "1", [1]),
     "golden_token_ids": (5, [-2], [HUGE], [1.0], ["1"], [True], [None], "5"),
     "first_n_token_no_eos": (-1, 2, HUGE, 1.0, math.nan, "1", None, True),
+    "max_thinking_tokens": (-1, HUGE, 1.0, math.nan, "1", True),
+    "so_args": ("json", 5, [], True),
 }
 RIGHT: dict[str, tuple[object, ...]] = {
     "temperature": (0, 0.0, -0.0, 1e-300, 1e-5, 1, 2.5, 1e308, np.float64(0.5)),
@@ -64,6 +68,15 @@ RIGHT: dict[str, tuple[object, ...]] = {
     "prompt_logprobs": (None, False, True, 0, 5, 1000),
     "golden_token_ids": ((), (-1, 0, 5)),
     "first_n_token_no_eos": (0, 1),
+    "max_thinking_tokens": (None, 0, 5),
+    "so_args": (
+        None,
+        {"schema_type": "json", "schema": {"type": "null"}},
+        {"schema_type": "json_object"},
+        {"schema_type": "regex", "schema": "a"},
+        {"schema_type": "ebnf", "schema": 'root ::= "a"', "trigger_token_ids": [1, 2]},
+        SoArgs("json", "{}", (3,), 4, "none"),
+    ),
 }
 
 
@@ -93,7 +106,8 @@ def test_wrong_values(field: str, value: object) -> None:
 @pytest.mark.parametrize(("field", "value"), cases(RIGHT), ids=shown)
 def test_right_values(field: str, value: object) -> None:
     """A border value that makes sense is refused, or changed on the way."""
-    assert getattr(SamplingParams(**{field: value}), field) == value  # type: ignore[arg-type]
+    kept = read_so_args(value) if field == "so_args" else value
+    assert getattr(SamplingParams(**{field: value}), field) == kept  # type: ignore[arg-type]
 
 
 def test_defaults() -> None:
@@ -148,6 +162,7 @@ def everything() -> SamplingParams:
         golden_token_ids=[-1, 4],
         seed=3,
         logprobs=2,
+        so_args={"schema_type": "regex", "schema": "a+", "trigger_token_ids": [5]},
     )
 
 
@@ -185,13 +200,22 @@ def test_seq_seed_is_seed() -> None:
         assert caught.value.field == "seq_seed"
 
 
-@pytest.mark.parametrize("field", ["so_args", "eos_id"])
-def test_refused_by_name(field: str) -> None:
+def test_refused_by_name() -> None:
     """A parameter that is not honoured is accepted and thrown away."""
     with pytest.raises(RequestError) as caught:
-        SamplingParams(**{field: {"schema_type": "json", "schema": "{}"}})  # type: ignore[arg-type]
-    assert caught.value.field == field
+        SamplingParams(eos_id=1)
+    assert caught.value.field == "eos_id"
     SamplingParams(so_args=None, eos_id=None)
+
+
+def test_so_args_are_refused_by_field() -> None:
+    """A grammar that a request asks for is dropped, because some other field was in the way."""
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(so_args={"schema_type": "xml", "schema": "x"})
+    assert caught.value.field == "so_args.schema_type"
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(so_args={"schema_type": "json", "schema": "{}"}, ignore_eos=True)
+    assert caught.value.field == "ignore_eos"
 
 
 @pytest.mark.parametrize(

@@ -24,4 +24,4 @@ def small_engine(max_num_seqs: int = 4, **options: int) -> Engine:
     )
     options_found, sizes = lay_out(CONFIG, resolve(args, CONFIG, this_machine("cpu")))
     worker = Worker(small_network(), make_pools(CONFIG, sizes.num_blocks, sizes.num_slots))
-    return Engine(make_scheduler(options_found, sizes), worker, CONFIG.eos_token_id)
+    return Engine(make_scheduler(options_found, sizes), worker, [CONFIG.eos_token_id])

@@ -23,5 +23,5 @@ def loaded(tiny_dir: Path) -> LoadedModel:
     options, sizes = lay_out(model.config, model.options)
     network = open_source(tiny_dir).network("fp32_noqdq")
     pools = make_pools(model.config, sizes.num_blocks, sizes.num_slots, dtype=torch.float32)
-    engine = Engine(make_scheduler(options, sizes), Worker(network, pools), model.tokenizer.eos_id)
+    engine = Engine(make_scheduler(options, sizes), Worker(network, pools), model.tokenizer.eos_ids)
     return replace(model, engine=engine)

@@ -30,7 +30,10 @@ def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
 def ending_with(llm: LLM, prompt: str, place: int) -> Iterator[list[int]]:
     """The end token takes the place of a greedy token: ids that must come out, it included."""
     ids = llm.generate(prompt, GREEDY)[0].token_ids[: place + 1]
-    eos_id, weight = llm.get_tokenizer().eos_id, llm._model.engine.worker.network.head.weight
+    eos_id, weight = (
+        llm.get_tokenizer().eos_id,
+        llm._requests.model.engine.worker.network.head.weight,
+    )
     rows = [ids[place], eos_id]
     with torch.no_grad():
         weight[rows] = weight[rows[::-1]]
@@ -126,7 +129,7 @@ def test_stream_joined_is_the_text(prompt: str, seed: int, llm: LLM) -> None:
 
 def test_stream_gives_pieces_at_once(llm: LLM) -> None:
     """A reader waits for the whole answer, or leaves a request behind that runs for nobody."""
-    engine = llm._model.engine
+    engine = llm._requests.model.engine
     stream = llm.stream("The lamp", GREEDY)
     next(stream)
     assert engine.has_work
@@ -194,7 +197,7 @@ def test_prompt_logprobs(llm: LLM) -> None:
     """C11: log-probabilities are zeros, or those of the token that was likeliest."""
     ids = llm.get_tokenizer().encode("The keeper took the lamp apart and laid every part down.")
     with torch.inference_mode():
-        logits = llm._model.engine.worker.network(torch.tensor([ids]))[0]
+        logits = llm._requests.model.engine.worker.network(torch.tensor([ids]))[0]
     expected = logits.log_softmax(-1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
     params = SamplingParams(max_tokens=1, prompt_logprobs=True)
     (output,) = llm.generate(prompt_token_ids=[ids], sampling_params=params)
@@ -216,11 +219,11 @@ def test_context_manager(tiny_dir: Path) -> None:
     """The model's memory is kept after the block, or an error in the block disappears."""
     with LLM(str(tiny_dir), device="cpu") as llm:
         assert llm.generate("x", GREEDY)[0].error is None
-    assert llm._model is None
+    assert llm._requests._model is None
     llm.close()
     with pytest.raises(ZeroDivisionError), LLM(str(tiny_dir), device="cpu") as llm:
         raise ZeroDivisionError
-    assert llm._model is None
+    assert llm._requests._model is None
 
 
 def test_unknown_option(tiny_dir: Path) -> None:

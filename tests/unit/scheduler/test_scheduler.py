@@ -207,7 +207,7 @@ def test_the_longest_sequence() -> None:
 def test_end_token() -> None:
     """An end token ends its request only, and is part of the output."""
     scheduler = make_scheduler()
-    first = Request("A", [1], Limits(5, eos_id=9))
+    first = Request("A", [1], Limits(5, eos_ids=frozenset({9})))
     scheduler.add(first)
     add(scheduler, "B", 1)
     _, progress = step(scheduler, token_of=lambda request: 9)

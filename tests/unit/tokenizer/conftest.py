@@ -32,6 +32,7 @@ def make_config() -> Callable[..., Any]:
             "vocab_size": VOCAB_SIZE,
             "bos_token_id": 0,
             "eos_token_id": 1,
+            "all_eos_token_ids": (),
             "pad_token_id": 2,
             "tokenizer_compatibility": "release",
             "engram_compressed_vocab_size": 440,

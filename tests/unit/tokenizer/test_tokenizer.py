@@ -220,21 +220,61 @@ def test_vocabulary_larger_than_the_model(
     assert caught.value.where == str(toy_folder / "tokenizer.json")
 
 
-@pytest.mark.parametrize("role", ["bos", "eos"])
 @pytest.mark.parametrize("entry", ["</think>", {"content": "</think>"}])
 def test_roles_that_disagree(
-    role: str,
     entry: Any,
     toy_folder: Path,
     make_config: Callable[..., Any],
     edit_json: Callable[..., None],
 ) -> None:
-    """The two files name different end tokens: generation runs on past the end."""
-    edit_json(toy_folder / "tokenizer_config.json", lambda t: t.update({f"{role}_token": entry}))
-    with pytest.raises(ConfigError, match=rf"id 511, expected {role}_token_id") as caught:
+    """The two files name different first tokens, and every prompt begins wrong."""
+    edit_json(toy_folder / "tokenizer_config.json", lambda t: t.update({"bos_token": entry}))
+    with pytest.raises(ConfigError, match=r"id 511, expected bos_token_id") as caught:
         load_tokenizer(toy_folder, make_config())
-    assert caught.value.where.endswith(f"tokenizer_config.json: {role}_token")
+    assert caught.value.where.endswith("tokenizer_config.json: bos_token")
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("in_tokenizer", "in_generation", "in_config", "found"),
+    [
+        ("</think>", None, (), {1, 511}),
+        (None, 7, (), {1, 7}),
+        (None, [7, 8], (), {1, 7, 8}),
+        (None, None, (1, 9), {1, 9}),
+        ("</think>", [7], (1, 9), {1, 7, 9, 511}),
+        (None, None, (), {1}),
+    ],
+)
+def test_end_tokens_of_all_files(
+    in_tokenizer: str | None,
+    in_generation: Any,
+    in_config: tuple[int, ...],
+    found: set[int],
+    toy_folder: Path,
+    make_config: Callable[..., Any],
+    edit_json: Callable[..., None],
+) -> None:
+    """E12, G13: an end token that only one file names does not end an answer."""
+    if in_tokenizer is not None:
+        change = {"eos_token": in_tokenizer}
+        edit_json(toy_folder / "tokenizer_config.json", lambda t: t.update(change))
+    if in_generation is not None:
+        text = json.dumps({"eos_token_id": in_generation})
+        (toy_folder / "generation_config.json").write_text(text)
+    tokenizer = load_tokenizer(toy_folder, make_config(all_eos_token_ids=in_config))
+    assert tokenizer.eos_ids == found
+
+
+@pytest.mark.parametrize("wrong", ["</s>", [1, "2"], True, [-1], 600])
+def test_end_token_that_is_none(
+    wrong: Any, toy_folder: Path, make_config: Callable[..., Any]
+) -> None:
+    """A damaged generation_config.json is passed over, and answers never end."""
+    (toy_folder / "generation_config.json").write_text(json.dumps({"eos_token_id": wrong}))
+    with pytest.raises(ConfigError) as caught:
+        load_tokenizer(toy_folder, make_config())
+    assert caught.value.where.endswith("generation_config.json: eos_token_id")
 
 
 @pytest.mark.parametrize("role", ["bos", "eos", "pad"])
