@@ -45,9 +45,9 @@ def _keep_allowed(row: Tensor, mask: Int32) -> None:
     Touches the smaller half: a grammar allows a few tokens, or all but a few. Filling by a mask of
     all V takes six times as long on a CPU.
     """
-    bits = np.unpackbits(mask.view(np.uint8), count=len(row), bitorder="little")
-    if bits.sum() * 2 > len(row):
-        row[_on(row, np.flatnonzero(bits == 0))] = -torch.inf
+    bits = np.unpackbits(mask.view(np.uint8), count=len(row), bitorder="little").view(np.bool_)
+    if np.count_nonzero(bits) * 2 > len(row):
+        row[_on(row, np.flatnonzero(~bits))] = -torch.inf
         return
     allowed = _on(row, np.flatnonzero(bits))
     kept = row[allowed]

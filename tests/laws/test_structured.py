@@ -53,7 +53,7 @@ def closing_bias(llm: LLM, weight: float) -> dict[int, float]:
     """Random weights know no ends: without a push, a string or a list goes on and on, and an
     address never comes to its sign."""
     tokenizer = llm.get_tokenizer()
-    return {tokenizer.encode(mark, add_bos=False)[0]: weight for mark in '"]}@'}
+    return {tokenizer.encode(mark, add_bos=False)[0]: weight for mark in '"]}@.'}
 
 
 def generated(llm: LLM, schemas: list[Any], count: int, **params: Any) -> list[Any]:
@@ -73,18 +73,21 @@ def generated(llm: LLM, schemas: list[Any], count: int, **params: Any) -> list[A
 
 def check(llm: LLM, schemas: list[Any], count: int) -> None:
     """All that ends is valid, nearly all ends, and what was cut can be brought to an end."""
+    unfinished = []
     for schema, result in zip(schemas, generated(llm, schemas, count), strict=True):
         assert result.error is None, (schema, result.error)
         validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
         ended = [one for one in result.outputs if one.finish_reason == "stop"]
         for one in ended:
             validator.validate(json.loads(one.text))
-        assert len(ended) >= 0.9 * count, schema
+        if len(ended) < 0.9 * count:
+            unfinished.append((len(ended), schema))
         for one in result.outputs:
             if one.finish_reason != "stop":
                 assert one.finish_reason == "length"
                 assert len(one.token_ids) == MAX_TOKENS
                 validator.validate(json.loads(finished(llm, schema, one.token_ids)))
+    assert not unfinished
 
 
 def finished(llm: LLM, schema: Any, token_ids: list[int]) -> str:

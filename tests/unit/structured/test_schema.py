@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ from jsonschema import Draft202012Validator
 
 from deepinfer.errors import RequestError
 from deepinfer.structured.control_chars import plain
+from deepinfer.structured.formats import FORMATS
 from deepinfer.structured.grammar import Grammar
 from deepinfer.structured.grammar_check import check
+from deepinfer.structured.keywords import KEYWORDS
 from deepinfer.structured.schema import schema_grammar
 from tests.unit.structured.derive import Derivation
 from tests.unit.structured.random_schemas import random_document
@@ -69,3 +72,22 @@ def test_refused(schema: Any, pointer: str, word: str) -> None:
     assert where == pointer
     assert word in caught.value.what
     assert caught.value.hint
+
+
+def test_the_document_lists_every_keyword() -> None:
+    """A user reads that a keyword is enforced, and it is refused; or does not find it."""
+    text = (Path(__file__).parents[3] / "docs" / "structured_output.md").read_text()
+    table = text.split("## JSON schemas", 1)[1].split("Formats:", 1)[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    told = {row[0].removeprefix("| "): row[1] for row in rows}
+    assert told == {keyword: status for keyword, (status, _) in KEYWORDS.items()}
+    assert all(name in text for name in FORMATS)
+
+
+def test_every_refused_keyword_is_refused() -> None:
+    """The table says refused, and the keyword passes."""
+    for keyword, (status, _) in KEYWORDS.items():
+        if status == "refused":
+            with pytest.raises(RequestError) as caught:
+                schema_grammar({keyword: 1})
+            assert caught.value.field == f"so_args.schema#/{keyword}"
