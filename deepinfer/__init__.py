@@ -10,6 +10,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "LLM",
+    "ChatOutput",
     "CheckpointError",
     "CompletionOutput",
     "ConfigError",
@@ -21,6 +22,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChatOutput": "front.chat",
     "CheckpointError": "errors",
     "CompletionOutput": "outputs",
     "ConfigError": "errors",
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from deepinfer.config.engine import EngineArgs
     from deepinfer.entrypoints.llm import LLM
     from deepinfer.errors import CheckpointError, ConfigError, DeepInferError, RequestError
+    from deepinfer.front.chat import ChatOutput
     from deepinfer.outputs import CompletionOutput, RequestOutput
     from deepinfer.sampling_params import SamplingParams
 

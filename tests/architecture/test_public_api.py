@@ -8,6 +8,7 @@ import deepinfer
 
 PUBLIC_NAMES = [
     "LLM",
+    "ChatOutput",
     "CheckpointError",
     "CompletionOutput",
     "ConfigError",
