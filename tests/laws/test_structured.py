@@ -53,7 +53,8 @@ def closing_bias(llm: LLM, weight: float) -> dict[int, float]:
     """Random weights know no ends: without a push, a string or a list goes on and on, and an
     address never comes to its sign."""
     tokenizer = llm.get_tokenizer()
-    return {tokenizer.encode(mark, add_bos=False)[0]: weight for mark in '"]}@.'}
+    weights = dict.fromkeys('"]}', weight) | dict.fromkeys("@.", min(weight, 4.0))
+    return {tokenizer.encode(mark, add_bos=False)[0]: one for mark, one in weights.items()}
 
 
 def generated(llm: LLM, schemas: list[Any], count: int, **params: Any) -> list[Any]:
