@@ -113,8 +113,8 @@ class LLM:
         temperature 1 and as many tokens as the recipe allows. A conversation that is refused gives
         a result with `error` set and costs the others nothing.
         """
-        one = not messages or isinstance(messages[0], Mapping)
-        given: list[Any] = [messages] if one else list(messages)
+        first = messages[0] if isinstance(messages, Sequence) and messages else None
+        given: list[Any] = list(messages) if isinstance(first, list | tuple) else [messages]
         params: list[Any] = [None] * len(given)
         if sampling_params is not None:
             params = params_of_each(sampling_params, len(given))

@@ -137,7 +137,7 @@ def chat_output(chat: Chat, answers: Sequence[Answer], output: RequestOutput) ->
 
 
 def _body(
-    messages: Sequence[ChatMessage],
+    messages: Any,
     tools: Sequence[Mapping[str, Any]] | None,
     tool_choice: str | Mapping[str, Any] | None,
     thinking: Thinking,
@@ -153,6 +153,12 @@ def _body(
         raise RequestError(
             f"found {thinking!r}", field="thinking", hint=f"expected one of {expected}"
         )
+    if tool_choice not in (None, "auto", "none") and not tools:
+        hint = "give tools, or leave the choice out"
+        raise RequestError("there is no tool to choose", field="tool_choice", hint=hint)
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        hint = 'give a list such as [{"role": "user", "content": "Hello"}]'
+        raise RequestError(f"found {type(messages).__name__}", field="messages", hint=hint)
     found = {
         "model": MODEL_NAME,
         "messages": list(messages),

@@ -27,8 +27,8 @@ def read_body(protocol: Protocol, body: bytes | str | dict[str, Any]) -> dict[st
     """The request's fields, all that the protocol has; those that are absent are None.
 
     body: JSON text, or the object itself. Raises BodyError, with the field's path, for anything
-    that is not a request of the protocol (spec recipe 9); TypeError for an object that is not made
-    of JSON values.
+    that is not a request of the protocol (spec recipe 9), an object that is not made of JSON values
+    among them.
     """
     value = _value(body)
     try:
@@ -46,7 +46,7 @@ def _value(body: bytes | str | dict[str, Any]) -> Any:
         try:
             # Through text: numbers then are what they would have been, had they come as text.
             body = json.dumps(body, allow_nan=False)
-        except ValueError as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise BodyError(f"invalid JSON request: {error}") from None
     try:
         return read_json(body.decode() if isinstance(body, bytes) else body)

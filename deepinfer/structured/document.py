@@ -24,6 +24,7 @@ from deepinfer.structured.keywords import (
 )
 
 MAX_DEPTH = 100
+MAX_BITS = 1024  # of a whole number: more than float64 reaches
 MAX_CHARACTERS = 1_000_000
 # A set of subschemas that must all hold, by pointer. The empty set allows any JSON value.
 SchemaSet = frozenset[str]
@@ -83,9 +84,14 @@ def read_document(schema: Any, field: str) -> Document:
         schema = _parse(schema, field)
     anchors: dict[str, str] = {}
     document = Document(schema, field, anchors)
+    _check_values(document)
     for pointer, value in _subschemas(document):
-        if isinstance(value, dict) and isinstance(value.get("$anchor"), str):
-            anchors[value["$anchor"]] = pointer
+        name = value.get("$anchor")
+        if isinstance(name, str):
+            if name in anchors:
+                where = child(pointer, "$anchor")
+                raise document.error(where, f"{name!r} stands twice", "rename one of the two")
+            anchors[name] = pointer
     return document
 
 
@@ -202,17 +208,41 @@ def _tokens(pointer: str) -> Iterator[str]:
         yield token.replace("~1", "/").replace("~0", "~")
 
 
-def _subschemas(document: Document) -> Iterator[tuple[str, Any]]:
-    """Every value of the document that could be a schema; refuses what is nested too deep."""
-    waiting: list[tuple[str, Any, int]] = [("", document.root, 0)]
+def _check_values(document: Document) -> None:
+    """Refuse what is nested too deep, and what JSON cannot say."""
+    waiting: list[tuple[Any, int]] = [(document.root, 0)]
     while waiting:
-        pointer, value, depth = waiting.pop()
+        value, depth = waiting.pop()
         if depth > 2 * MAX_DEPTH:
             raise document.error("", "nested too deep", f"at most {MAX_DEPTH} levels of schemas")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise document.error("", f"{value} is no number of JSON", "write a finite number")
+        if type(value) is int and value.bit_length() > MAX_BITS:
+            raise document.error("", "a number of hundreds of digits", "write a smaller number")
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise document.error("", f"the key {key!r}", "keys of JSON are strings")
+            waiting += [(inner, depth + 1) for inner in value.values()]
+        elif isinstance(value, list):
+            waiting += [(inner, depth + 1) for inner in value]
+
+
+def _subschemas(document: Document) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema of the document that is an object. Values that only look like one, in const or
+    examples say, are none.
+    """
+    waiting: list[tuple[str, Any]] = [("", document.root)]
+    while waiting:
+        pointer, value = waiting.pop()
+        if not isinstance(value, dict):
+            continue
         yield pointer, value
-        items = value.items() if isinstance(value, dict) else ()
-        for key, inner in items or (enumerate(value) if isinstance(value, list) else ()):
-            if not isinstance(key, str | int):
-                raise document.error(pointer, f"the key {key!r}", "keys of JSON are strings")
-            if isinstance(inner, dict | list):
-                waiting.append((child(pointer, key), inner, depth + 1))
+        for keyword, inner in value.items():
+            where = child(pointer, keyword)
+            if keyword in SCHEMA_VALUES:
+                waiting.append((where, inner))
+            elif keyword in SCHEMA_LISTS and isinstance(inner, list):
+                waiting += [(child(where, place), one) for place, one in enumerate(inner)]
+            elif keyword in SCHEMA_MAPS and isinstance(inner, dict):
+                waiting += [(child(where, key), one) for key, one in inner.items()]

@@ -8,7 +8,7 @@ be told.
 import json
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 from deepinfer.structured import automaton
 from deepinfer.structured.document import NEVER, NOT, SchemaSet
@@ -29,7 +29,13 @@ from deepinfer.structured.shapes import (
 
 _SCALARS = frozenset({"null", "true", "false"})
 _MAX_DEPTH = 6
-ShapesOf = Callable[[SchemaSet], Sequence[Shape]]
+
+
+class Sets(Protocol):
+    """What is asked of sets of schemas."""
+
+    def are_disjoint(self, a: SchemaSet, b: SchemaSet, depth: int) -> bool:
+        """Nothing satisfies both, as far as can be told in so many levels more."""
 
 
 def without_key(key: str) -> Object:
@@ -127,8 +133,8 @@ _OTHERS: dict[type, Callable[[Any], list[Shape] | None]] = {
 }
 
 
-def are_disjoint(a: Shape, b: Shape, shapes_of: ShapesOf, depth: int = 0) -> bool:
-    """Nothing is in both, as far as can be told. shapes_of: for the values inside.
+def are_disjoint(a: Shape, b: Shape, sets: Sets, depth: int = _MAX_DEPTH) -> bool:
+    """Nothing is in both, as far as can be told in `depth` levels. sets: for the values inside.
 
     Raises TooManyStates.
     """
@@ -137,9 +143,9 @@ def are_disjoint(a: Shape, b: Shape, shapes_of: ShapesOf, depth: int = 0) -> boo
         assert isinstance(values, Values)
         return not any(_may_hold(other, json.loads(text)) for text in values.texts)
     if isinstance(a, Array) and isinstance(b, Array):
-        return _arrays_disjoint(a, b, shapes_of, depth)
+        return _arrays_disjoint(a, b, sets, depth)
     if isinstance(a, Object) and isinstance(b, Object):
-        return _objects_disjoint(a, b, shapes_of, depth)
+        return _objects_disjoint(a, b, sets, depth)
     if isinstance(a, Strings) and isinstance(b, Strings):
         met = meet_strings(a, b)
         return met is None or automaton.is_empty(met.dfa)
@@ -155,31 +161,29 @@ def _may_hold(shape: Shape, value: object) -> bool:
     return type(shape) in kinds and isinstance(value, kinds[type(shape)])
 
 
-def _sets_disjoint(a: SchemaSet, b: SchemaSet, shapes_of: ShapesOf, depth: int) -> bool:
+def _sets_disjoint(a: SchemaSet, b: SchemaSet, sets: Sets, depth: int) -> bool:
     if NEVER in a or NEVER in b:
         return True
-    if depth >= _MAX_DEPTH or not a or not b:
-        return False
-    return all(are_disjoint(x, y, shapes_of, depth + 1) for x in shapes_of(a) for y in shapes_of(b))
+    return bool(depth and a and b) and sets.are_disjoint(a, b, depth - 1)
 
 
-def _arrays_disjoint(a: Array, b: Array, shapes_of: ShapesOf, depth: int) -> bool:
+def _arrays_disjoint(a: Array, b: Array, sets: Sets, depth: int) -> bool:
     if meet(a, b) is None:
         return True
     return any(
-        _sets_disjoint(item_set(a, place), item_set(b, place), shapes_of, depth)
+        _sets_disjoint(item_set(a, place), item_set(b, place), sets, depth)
         for place in range(min(a.low, b.low, _MAX_DEPTH))
     )
 
 
-def _objects_disjoint(a: Object, b: Object, shapes_of: ShapesOf, depth: int) -> bool:
+def _objects_disjoint(a: Object, b: Object, sets: Sets, depth: int) -> bool:
     keys: Iterable[str] = dict.fromkeys((*a.required, *b.required))
     for key in keys:
         in_a, in_b = a.values(key), b.values(key)
         both = key in a.required and key in b.required
         if NEVER in in_a or NEVER in in_b:
             return True
-        if both and _sets_disjoint(in_a, in_b, shapes_of, depth):
+        if both and _sets_disjoint(in_a, in_b, sets, depth):
             return True
     return meet(a, b) is None
 

@@ -61,6 +61,9 @@ def known_shapes(schema: Any, field: str) -> Known:
     root = shaper.set_of("")
     try:
         found = _explore(shaper, root)
+    except RecursionError:
+        hint = "use shorter chains of $ref, and less nesting in const and enum"
+        raise RequestError("its parts lead too deep", field=field, hint=hint) from None
     except TooManyStates:
         hint = "use shorter patterns, smaller lengths, fewer values"
         raise RequestError("it has too many cases", field=field, hint=hint) from None
@@ -81,9 +84,12 @@ def rules_of(known: Known, whitespace: str, prefix: str = "") -> JsonRules:
 
 
 def uncountable(known: Known) -> RequestError:
-    """The error for a schema whose every way ends before enough keys are written."""
-    hint = "keys that are not named can be counted only once: name them in properties"
-    return known.document.error("", "minProperties cannot be reached", hint)
+    """The error for a schema that values satisfy, but none that can be written here."""
+    hint = (
+        "name the keys that minProperties counts; leave room between the bounds of a number, which "
+        "has at most 17 decimals; private characters of plane 16 cannot be written"
+    )
+    return known.document.error("", "no value that satisfies it can be written", hint)
 
 
 def _explore(shaper: Shaper, root: SchemaSet) -> dict[SchemaSet, list[Written]]:

@@ -22,7 +22,7 @@ from deepinfer.structured.shapes import (
     Object,
     Shape,
     Values,
-    shape_of_value,
+    shapes_of_values,
     simplified,
 )
 
@@ -42,13 +42,15 @@ class Shaper:
         self._lenient = self if lenient else Shaper(document, lenient=True)
         self._known: dict[str, tuple[Shape, ...]] = {}
         self._sets: dict[SchemaSet, tuple[Shape, ...]] = {}
+        self._disjoint: dict[tuple[SchemaSet, SchemaSet, int], bool] = {}
         self._open: list[str] = []
-        self._negated: list[str] = []
+        self._negatable: dict[str, bool] = {}
 
     def set_of(self, pointer: str) -> SchemaSet:
         """The schema at `pointer` as a set: nothing but a reference is what it refers to."""
         followed: set[str] = set()
-        while (schema := self.document.at(pointer)) not in (True, False, {}):
+        while True:
+            schema = self.document.at(pointer)
             if not isinstance(schema, dict) or set(schema) != {"$ref"} or pointer in followed:
                 break
             followed.add(pointer)
@@ -56,7 +58,17 @@ class Shaper:
             pointer = self.document.target(pointer)
         if schema is False:
             return NOTHING
-        return ANYTHING if schema in (True, {}) else frozenset({pointer})
+        # Not `in`: 1 is no schema, though it equals true.
+        return ANYTHING if schema is True or schema == {} else frozenset({pointer})
+
+    def are_disjoint(self, a: SchemaSet, b: SchemaSet, depth: int) -> bool:
+        """Nothing satisfies both, as far as can be told in so many levels more."""
+        key = (a, b, depth)
+        if key not in self._disjoint:
+            self._disjoint[key] = all(
+                are_disjoint(x, y, self, depth) for x in self.shapes(a) for y in self.shapes(b)
+            )
+        return self._disjoint[key]
 
     def shapes(self, schemas: SchemaSet) -> tuple[Shape, ...]:
         """What all of them allow together. Raises RequestError for what cannot be enforced."""
@@ -91,12 +103,14 @@ class Shaper:
 
     def _can_negate(self, pointer: str) -> bool:
         """What a schema inside does not allow can be told, and it is something."""
-        if pointer.startswith(NOT) or pointer in self._negated:
+        if pointer.startswith(NOT):
             return False
-        self._negated.append(pointer)
-        outside = excluded(self._lenient._of(pointer), self._can_negate)
-        self._negated.pop()
-        return bool(outside)
+        if pointer not in self._negatable:
+            # Until it is known, for what refers to itself: no.
+            self._negatable[pointer] = False
+            outside = excluded(self._lenient._of(pointer), self._can_negate)
+            self._negatable[pointer] = bool(outside)
+        return self._negatable[pointer]
 
     def _work_out(self, pointer: str) -> tuple[Shape, ...]:
         if pointer.startswith(NOT):
@@ -137,7 +151,7 @@ class Shaper:
                 allowed = [
                     v for v in listed if any(is_member(shape, v, self.holds) for shape in found)
                 ]
-                found = simplified(shape_of_value(value) for value in allowed)
+                found = shapes_of_values(allowed)
         return tuple(found)
 
     def _any_of(self, pointer: str, count: int) -> tuple[Shape, ...]:
@@ -166,7 +180,7 @@ class Shaper:
         """What of `mine` is certainly not in `other`."""
         found: list[Shape] = []
         for shape in mine:
-            close = [o for o in other if not are_disjoint(shape, o, self._lenient.shapes)]
+            close = [o for o in other if not are_disjoint(shape, o, self._lenient)]
             if not close:
                 found.append(shape)
                 continue

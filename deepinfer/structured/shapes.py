@@ -150,14 +150,21 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def shape_of_value(value: Any) -> Shape:
-    """The shape that holds just this value."""
-    text = spell(value)
-    if isinstance(value, str):
-        return Strings(automaton.literals([value]))
-    if isinstance(value, int | float) and not isinstance(value, bool) and _is_whole(text):
-        return Integers(automaton.literals([text]))
-    return Values(frozenset({text}))
+def shapes_of_values(values: Iterable[Any]) -> list[Shape]:
+    """Shapes that hold just these values; the automata made at once, which is much faster."""
+    words: list[str] = []
+    others: list[Any] = []
+    wholes: list[str] = []
+    for value in values:
+        if isinstance(value, str):
+            words.append(value)
+        elif _is_number(value) and _is_whole(spell(value)):
+            wholes.append(spell(value))
+        else:
+            others.append(value)
+    found: list[Shape] = [Values(frozenset(map(spell, others)))] if others else []
+    found += [Integers(automaton.literals(wholes))] if wholes else []
+    return found + ([Strings(automaton.literals(words))] if words else [])
 
 
 def exact(number: float) -> Fraction:
@@ -200,6 +207,10 @@ def simplified(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
     merged += [] if automaton.is_empty(integers) else [Integers(integers)]
     merged += [] if automaton.is_empty(strings) else [Strings(strings)]
     return (*merged, *others)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_whole(text: str) -> bool:

@@ -35,7 +35,7 @@ def tool_grammar(tools_json: str, field: str, *, is_open: bool) -> Grammar:
     rules: dict[str, Expr] = {}
     calls: list[Expr] = []
     for number, tool in enumerate(_tools(tools_json, field)):
-        name, schema = tool["name"], tool.get("parameters") or {"type": "object"}
+        name, schema = tool["name"], _parameters(tool)
         known = known_shapes(schema, f"{field}.{name}.parameters")
         start = f"t{number}"
         own = pruned(Grammar(_argument_rules(start, known), start))
@@ -64,10 +64,15 @@ def _tools(tools_json: str, field: str) -> list[dict[str, Any]]:
         hint = 'give a JSON array of {"type": "function", "function": {"name": ..., ...}}'
         raise RequestError("found no list of tools", field=field, hint=hint)
     for name in names:
-        if not isinstance(name, str) or not name or _is_markup(name):
+        if not isinstance(name, str) or not name.isprintable() or not name or _is_markup(name):
             what, hint = f"{name!r} is no name of a tool", "use letters, digits, _ and -"
             raise RequestError(what, field=field, hint=hint)
     return tools
+
+
+def _parameters(tool: dict[str, Any]) -> Any:
+    given = tool.get("parameters")
+    return {"type": "object"} if given is None or given == {} else given
 
 
 def _argument_rules(start: str, known: Known) -> dict[str, Expr]:

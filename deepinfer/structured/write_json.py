@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepinfer.structured import automaton, charset
+from deepinfer.structured.automaton import Dfa
+from deepinfer.structured.charset import CharSet
 from deepinfer.structured.document import SchemaSet
 from deepinfer.structured.grammar import EMPTY, Alt, Chars, Expr, Ref, Repeat, Seq, Text
 from deepinfer.structured.grammar_check import MAX_RULES
@@ -30,6 +32,8 @@ Written = Values | Integers | Reals | Strings | Layout
 
 # A list of so many words is written out; more become an automaton.
 _MOST_WORDS = 2000
+# Numbers of at most 15 digits, with a sign and a point.
+_SHORT = automaton.length_between(0, 16)
 # Digits of a whole number; also of the fraction of a number without bounds.
 _NUM_DIGITS = 16
 
@@ -148,6 +152,34 @@ def _scalar(name: str, shape: Values | Integers | Reals, rules: dict[str, Expr])
         if longest is None or longest > most:
             dfa = automaton.intersect(dfa, automaton.length_between(0, most))
     else:
-        dfa = decimal_dfa(shape.low, shape.high, shape.low_excluded, shape.high_excluded)
+        dfa = _decimals(shape)
     rules |= dfa_rules(f"{name}_", dfa, Chars, EMPTY)
     return Ref(f"{name}_0")
+
+
+def _decimals(reals: Reals) -> Dfa:
+    """The spellings of a range's numbers, whole numbers that are no part of it left out."""
+    bounds = (reals.low, reals.high, reals.low_excluded, reals.high_excluded)
+    if automaton.is_empty(reals.holes):
+        return decimal_dfa(*bounds)
+    # With 15 digits no other number reads back as a whole one.
+    dfa = automaton.intersect(decimal_dfa(*bounds, num_digits=14), _SHORT)
+    return automaton.subtract(dfa, _with_zeros(reals.holes))
+
+
+def _with_zeros(whole: Dfa) -> Dfa:
+    """Whole numbers, and the same with a point and zeros behind them: 2, 2.0, 2.00."""
+    zero, point = charset.of("0"), charset.of(".")
+
+    def step(state: tuple[int, int]) -> list[tuple[CharSet, tuple[int, int]]]:
+        behind, place = state
+        if behind:
+            return [(zero, (2, 0))]
+        edges = [(chars, (0, target)) for chars, target in whole.edges[place]]
+        return [*edges, (point, (1, 0))] if place in whole.accepting else edges
+
+    def accepts(state: tuple[int, int]) -> bool:
+        behind, place = state
+        return behind == 2 or (behind == 0 and place in whole.accepting)
+
+    return automaton.build((0, 0), step, accepts)

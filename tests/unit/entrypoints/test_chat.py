@@ -178,6 +178,12 @@ def test_the_limit_is_length(llm: LLM) -> None:
     ("messages", "options", "field"),
     [
         ([], {}, "messages"),
+        (1, {}, "messages"),
+        ([1], {}, "messages"),
+        ([None], {}, "messages"),
+        ({"role": "user", "content": "x"}, {}, "messages"),
+        ("Hello", {}, "messages"),
+        (HELLO, {"tools": [], "tool_choice": "required"}, "tool_choice"),
         (HELLO, {"thinking": "much"}, "thinking"),
         ([{"role": "user", "content": {1, 2}}], {}, "messages"),
         (HELLO, {"tools": TOOLS, "response_format": {"type": "json_object"}}, "messages"),

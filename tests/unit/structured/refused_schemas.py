@@ -53,7 +53,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (
         {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 5},
         "",
-        "minProperties",
+        "written",
     ),
     ({"type": "object", "maxProperties": 100000}, "/maxProperties", "100000"),
     ({"type": "array", "minItems": 10**9}, "/minItems", "1000000000"),

@@ -98,7 +98,7 @@ def test_d07_length_of_a_long_argument(judge: Judge) -> None:
         ([tool("", {})], "", "name"),
         ([tool('a"b', {})], "", 'a"b'),
         ([tool("f", {"type": "string"})], ".f.parameters#", "object"),
-        ([tool("f", {"type": "object", "minProperties": 1})], ".f.parameters#", "minProperties"),
+        ([tool("f", {"type": "object", "minProperties": 1})], ".f.parameters#", "no value"),
         ([tool("f", obj([], a={}) | {"minProperties": 2})], ".f.parameters#", "no value"),
     ],
     ids=str,

@@ -1,7 +1,9 @@
 """Schemas become grammars whose every text validates, or are refused by the place's name."""
 
+import contextlib
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,87 @@ def test_every_refused_keyword_is_refused() -> None:
             with pytest.raises(RequestError) as caught:
                 schema_grammar({keyword: 1})
             assert caught.value.field == f"so_args.schema#/{keyword}"
+
+
+HOLES: list[Any] = [
+    {"type": "number", "not": {"type": "integer"}},
+    {"type": "number", "not": {"enum": [1, 2]}},
+    {"type": "number", "minimum": 0, "maximum": 3, "not": {"multipleOf": 2}},
+    {"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 0, "maximum": 2}]},
+    {
+        "type": "number",
+        "if": {"type": "integer"},
+        "then": {"maximum": 5},
+        "else": {"minimum": 100, "maximum": 101},
+    },
+    {"type": "number", "minimum": 0.5, "maximum": 1.5, "not": {"const": 1}},
+]
+
+
+@pytest.mark.parametrize("schema", HOLES)
+def test_whole_numbers_that_are_left_out(schema: Any) -> None:
+    """2 is excluded, and 2.0 is written; or neither is excluded from numbers at all."""
+    assert_valid(grammar_of(schema), schema, random.Random(json.dumps(schema)), count=300)
+
+
+def test_anchors_are_those_of_schemas() -> None:
+    """What looks like a schema in an example or a constant takes the place of the real one."""
+    schema: Any = {
+        "properties": {"a": {"$ref": "#x"}},
+        "required": ["a"],
+        "additionalProperties": False,
+        "examples": [{"$anchor": "x", "type": "string"}],
+        "$defs": {"q": {"$anchor": "x", "type": "integer"}},
+    }
+    assert_valid(grammar_of(schema), schema, random.Random("anchors"), count=50)
+    only = {"$ref": "#x", "$defs": {"a": {"const": {"$anchor": "x", "type": "integer"}}}}
+    twice = {"$defs": {"a": {"$anchor": "x"}, "b": {"$anchor": "x"}}}
+    for wrong, word in ((only, "no $anchor"), (twice, "twice")):
+        with pytest.raises(RequestError) as caught:
+            schema_grammar(wrong)
+        assert word in caught.value.what
+
+
+def hostile() -> dict[str, Any]:
+    """Texts and schemas that once ended in another error, or did not end."""
+    deep: Any = 1
+    for _ in range(190):
+        deep = {"a": deep}
+    links = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}", "title": "x"} for i in range(500)}
+    pair = ("a", "b")
+    dag: dict[str, Any] = {
+        f"d{i}": {"properties": {k: {"$ref": f"#/$defs/d{i + 1}"} for k in pair}, "required": ["a"]}
+        for i in range(20)
+    }
+
+    def ring(name: str, **more: Any) -> dict[str, Any]:
+        keys = [f"k{i}" for i in range(8)]
+        inner = {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/{name}"}]}
+        return {"type": "object", "properties": dict.fromkeys(keys, inner), "required": keys} | more
+
+    rings = {"n": ring("n"), "m": ring("m", minProperties=1)}
+    return {
+        "infinity": '{"const": 1e400}',
+        "no number": '{"const": NaN}',
+        "inside": '{"enum": [[1e400], 1]}',
+        "bound": f'{{"minimum": {10**400}}}',
+        "step": f'{{"multipleOf": {10**400}}}',
+        "length": f'{{"maxLength": {10**400}}}',
+        "one": "1",
+        "one inside": {"properties": {"a": 1}},
+        "deep constant": {"const": deep},
+        "chain": {"$ref": "#/$defs/d0", "$defs": links | {"d500": {"type": "null"}}},
+        "doubling": {"not": {"$ref": "#/$defs/d0"}, "$defs": dag | {"d20": {"type": "null"}}},
+        "rings": {"oneOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/m"}], "$defs": rings},
+        "many words": {"enum": [f"country name {i * 7919}" for i in range(5000)]},
+        "no room": {"type": "number", "minimum": 1e-20, "maximum": 2e-20},
+    }
+
+
+@pytest.mark.parametrize("name", hostile())
+def test_hostile_schemas_end_soon(name: str) -> None:
+    """E08, E10: a number, a depth or a doubling ends the program, or keeps it busy for ever."""
+    start = time.process_time()
+    with contextlib.suppress(RequestError):
+        grammar_of(hostile()[name])
+    assert time.process_time() - start < 3
