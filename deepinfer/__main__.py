@@ -224,6 +224,55 @@ def selftest(
     raise typer.Exit(tool.main(model, device))
 
 
+@app.command("eval")
+def evaluate(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="Folder or Hugging Face id. Default: models/demo, else a random toy."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few cases and short texts: under a minute.")
+    ] = False,
+    device: Annotated[str, typer.Option(help=" | ".join(get_args(Device)))] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")
+    ] = "bfloat16",
+    weight_dtype: Annotated[
+        str, typer.Option(help=f"{' | '.join(get_args(WeightDtype))}: how weights are kept.")
+    ] = "auto",
+    act_quant: Annotated[
+        str,
+        typer.Option(
+            help=f"{' | '.join(get_args(ActQuant))}: round activations as the release does."
+        ),
+    ] = "off",
+    num_threads: Annotated[
+        int | None, typer.Option(help="CPU threads. Default: by the model's width.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of a table.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")
+    ] = False,
+) -> None:
+    """Measure a model at held-out tasks and text, with confidence intervals."""
+    from deepinfer.entrypoints.llm import LLM
+    from deepinfer.tools import eval as tool
+
+    llm = LLM(
+        model,
+        may_download_large=yes,
+        report=_report,
+        device=device,
+        dtype=dtype,
+        weight_dtype=weight_dtype,
+        act_quant=act_quant,
+        num_threads=num_threads,
+    )
+    raise typer.Exit(tool.main(llm, quick=quick, as_lines=not as_json, show=_show))
+
+
 @app.command()
 def bench(
     what: Annotated[

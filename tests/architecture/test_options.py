@@ -29,6 +29,10 @@ COMMANDS = {
     "inspect": ["FOLDER"],
     "tiny": ["FOLDER", "--seed"],
     "selftest": ["--model", "--device"],
+    "eval": [
+        *("MODEL", "--quick", "--device", "--dtype", "--weight-dtype", "--act-quant"),
+        *("--num-threads", "--json", "--yes"),
+    ],
     "bench": [
         *("WHAT", "--model", "--toy", "--input-len", "--output-len", "--batch", "--temperature"),
         *("--top-p", "--top-k", "--seed", "--cold", "--repeats", "--dtype", "--num-threads"),

@@ -1,0 +1,204 @@
+"""Trains one stage, or a part of it, within a budget of time, and leaves a state to go on from.
+
+    python -m training.train --stage pretrain --data ROWS --tokenizer FOLDER --minutes 5 --out OUT
+
+Knows the clock, files and the command line; what a step does is in `stages.py`.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepinfer.config.model import parse_model_config
+from training.config import demo_config, token_map_of
+from training.dense import joint_softmax
+from training.draft import calibration_error, fit_temperature, leading
+from training.feed import Batch, Feed
+from training.kernels import training_kernels
+from training.model import make_network
+from training.optimizer import Optimizer, Rates, decay_factor
+from training.stages import STAGES, Loads, Trainer, trained_names
+from training.state import Progress, load_state, save_state
+from training.weights import Master
+
+LOG_FILE = "log.jsonl"
+LOG_EVERY = 20
+_CALIBRATION_BATCHES = 8
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a stage takes in all, and how much of that this run may spend; seconds, or steps
+    where a run must be the same every time.
+    """
+
+    whole: float
+    part: float
+    in_steps: bool
+
+    def spent(self, num_steps: int, seconds: float) -> float:
+        """What this run has used."""
+        return num_steps if self.in_steps else seconds
+
+
+def make_master(given: argparse.Namespace, device: str) -> Master:
+    """The network with master weights, fresh."""
+    config = parse_model_config(demo_config(given.tokenizer, tiny=given.tiny))
+    token_map = token_map_of(config, given.tokenizer)
+    kernels = training_kernels(compiled=given.compile)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    return Master(make_network(config, token_map, kernels, dtype=dtype, device=device))
+
+
+def train(given: argparse.Namespace) -> Progress:
+    """Run until the budget is spent; write state and log to `given.out`."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    stage, master = STAGES[given.stage], make_master(given, device)
+    progress = load_state(given.resume, master) if given.resume else Progress()
+    if progress.stage != given.stage:
+        progress.stage, progress.spent = given.stage, 0.0
+    feed = Feed(given.data, progress.used)
+    rates = Rates(matrix=given.matrix_rate, other=given.other_rate)
+    trained = trained_names(master, stage)
+    for name, parameter in master.parameters.items():
+        parameter.requires_grad_(name in trained)
+    trainer = Trainer(
+        stage=stage,
+        master=master,
+        optimizer=Optimizer(master, rates, trained),
+        loads=Loads(master),
+        softmax=torch.compile(joint_softmax, dynamic=False) if given.compile else joint_softmax,
+        generator=torch.Generator().manual_seed(progress.step),
+    )
+    master.refresh(quantise=stage.quantise)
+    budget = Budget(
+        whole=given.whole_steps or given.steps or 60 * (given.whole_minutes or given.minutes),
+        part=given.steps or 60 * given.minutes,
+        in_steps=bool(given.steps),
+    )
+    given.out.mkdir(parents=True, exist_ok=True)
+    with (given.out / LOG_FILE).open("a", encoding="utf-8") as log:
+        spent = _loop(trainer, feed, budget, progress, given, log)
+        if stage.drafts:
+            _calibrate(trainer, feed, given.tokens, log)
+    progress.spent += spent
+    progress.used = feed.used
+    save_state(given.out, master, progress)
+    return progress
+
+
+def _loop(
+    trainer: Trainer,
+    feed: Feed,
+    budget: Budget,
+    progress: Progress,
+    given: argparse.Namespace,
+    log: Any,
+) -> float:
+    """Steps until the part of the budget is spent; how much it took."""
+    device = next(iter(trainer.master.values.values())).device
+    start = lap = time.monotonic()
+    number, sums, lap_tokens, spent = 0, {}, 0, 0.0
+    while spent < budget.part:
+        batch = to_device(feed.take(given.tokens), device)
+        share = min(1.0, (progress.spent + spent) / budget.whole)
+        factor = decay_factor(share, number, trainer.stage.decay_from, given.warm_up)
+        for name, value in trainer.step(batch, factor).items():
+            sums[name] = sums.get(name, 0.0) + value
+        number, progress.step = number + 1, progress.step + 1
+        lap_tokens += batch.token_ids.numel()
+        if number % LOG_EVERY == 0:
+            line = {name: round(float(value) / LOG_EVERY, 4) for name, value in sums.items()}
+            seconds = time.monotonic() - lap
+            line |= {
+                "stage": progress.stage,
+                "step": progress.step,
+                "progress": round(share, 4),
+                "factor": round(factor, 4),
+                "tokens_per_s": round(lap_tokens / seconds),
+            }
+            _write(log, line)
+            lap, sums, lap_tokens = time.monotonic(), {}, 0
+        spent = budget.spent(number, time.monotonic() - start)
+    return spent
+
+
+@torch.no_grad()
+def _calibrate(trainer: Trainer, feed: Feed, num_tokens: int, log: Any) -> None:
+    """Divide the confidence head's weights by the temperature that fits rows not trained on yet,
+    and measure on others.
+    """
+    name = "draft.confidence_head.proj.weight"
+    values = trainer.master.values[name]
+    fitted = _judged(trainer, feed, num_tokens)
+    temperature = fit_temperature(fitted[0], fitted[1])
+    values /= temperature
+    trainer.master.refresh(quantise=trainer.stage.quantise, only=name)
+    confidence, is_right, number = _judged(trainer, feed, num_tokens)
+    line = {
+        "stage": "calibration",
+        "temperature": round(temperature, 4),
+        "leading_drafts": round(number, 3),
+        "calibration_error": round(calibration_error(confidence, is_right), 4),
+    }
+    _write(log, line)
+
+
+def _judged(
+    trainer: Trainer, feed: Feed, num_tokens: int
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Raw confidences and whether the drafts were right, of some batches; mean leading drafts."""
+    device = next(iter(trainer.master.values.values())).device
+    lessons = [
+        trainer.lesson(to_device(feed.take(num_tokens), device))
+        for _ in range(_CALIBRATION_BATCHES)
+    ]
+    confidence = torch.cat([lesson.confidence[lesson.counts] for lesson in lessons])
+    is_right = torch.cat([lesson.is_right[lesson.counts] for lesson in lessons])
+    return confidence, is_right, sum(float(leading(one)) for one in lessons) / len(lessons)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """A batch where the network is; the copy runs beside what the device still does."""
+    if device.type == "cpu":
+        return batch
+    return Batch(*(part.pin_memory().to(device, non_blocking=True) for part in batch))
+
+
+def _write(log: Any, line: dict[str, Any]) -> None:
+    text = json.dumps(line)
+    log.write(text + "\n")
+    log.flush()
+    print(text, flush=True)  # noqa: T201 (a program of its own)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Train a stage of the demo model.")
+    parser.add_argument("--stage", choices=list(STAGES), required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder of .npz rows")
+    parser.add_argument("--tokenizer", type=Path, help="folder of tokenizer.json")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--resume", type=Path, help="a state to go on from")
+    parser.add_argument("--minutes", type=float, default=1.0, help="of this run")
+    parser.add_argument("--whole-minutes", type=float, help="of the stage, in all its runs")
+    parser.add_argument("--steps", type=int, help="of this run, instead of minutes")
+    parser.add_argument("--whole-steps", type=int)
+    parser.add_argument("--tokens", type=int, default=65_536, help="of a step")
+    parser.add_argument("--warm-up", type=int, default=40, help="steps until the full rate")
+    parser.add_argument("--matrix-rate", type=float, default=Rates.matrix)
+    parser.add_argument("--other-rate", type=float, default=Rates.other)
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=False)
+    parser.add_argument("--tiny", action="store_true", help="a minute on a CPU")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    torch.backends.cuda.matmul.allow_tf32 = True
+    train(parse())
