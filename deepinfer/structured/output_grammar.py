@@ -13,6 +13,7 @@ from deepinfer.structured.control_chars import plain
 from deepinfer.structured.grammar import EMPTY, Chars, Grammar
 from deepinfer.structured.grammar_check import check
 from deepinfer.structured.grammar_write import dfa_rules, write
+from deepinfer.structured.prune import pruned
 from deepinfer.structured.regex import RegexError, full_dfa
 from deepinfer.structured.schema import ANY_OBJECT, schema_grammar
 from deepinfer.structured.tool_grammar import tool_grammar
@@ -31,14 +32,24 @@ def _written(kind: str, schema: str, whitespace: str) -> str:
     if kind in ("tool_calls", "open_tool_calls"):
         grammar = tool_grammar(schema, _FIELD, is_open=kind == "open_tool_calls")
     elif kind == "regex":
-        grammar = plain(_regex_grammar(schema))
+        grammar = _spellable(_regex_grammar(schema))
     elif kind == "ebnf":
         grammar = plain(ebnf.read(schema, _FIELD))
     else:
         wanted = schema if kind == "json" and schema.strip() else ANY_OBJECT
-        grammar = plain(schema_grammar(wanted, field=_FIELD, whitespace=whitespace))
+        grammar = _spellable(schema_grammar(wanted, field=_FIELD, whitespace=whitespace))
     check(grammar, _FIELD)
     return write(grammar)
+
+
+def _spellable(grammar: Grammar) -> Grammar:
+    """The grammar without what needs characters that stand for control tokens."""
+    kept = pruned(plain(grammar))
+    if kept is None:
+        what = "all that fits it has private characters of Unicode's plane 16"
+        hint = "they stand for control tokens here; use other characters"
+        raise RequestError(what, field=_FIELD, hint=hint)
+    return kept
 
 
 def _regex_grammar(pattern: str) -> Grammar:
