@@ -24,6 +24,25 @@ app = typer.Typer(
 # Random text has no end; a random toy that was given no limit stops here.
 _TOY_MAX_TOKENS = 64
 
+# What several commands take.
+_Model = Annotated[
+    str | None,
+    typer.Argument(help="Folder or Hugging Face id. Default: models/demo, else a random toy."),
+]
+_Device = Annotated[str, typer.Option(help=" | ".join(get_args(Device)))]
+_Dtype = Annotated[str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")]
+_WeightDtype = Annotated[
+    str, typer.Option(help=f"{' | '.join(get_args(WeightDtype))}: how weights are kept.")
+]
+_ActQuant = Annotated[
+    str,
+    typer.Option(help=f"{' | '.join(get_args(ActQuant))}: round activations as the release does."),
+]
+_NumThreads = Annotated[
+    int | None, typer.Option(help="CPU threads. Default: by the model's width.")
+]
+_Yes = Annotated[bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")]
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -82,45 +101,28 @@ def generate(
     max_model_len: Annotated[
         int | None, typer.Option(help="Most tokens of prompt and output together.")
     ] = None,
-    device: Annotated[str, typer.Option(help=" | ".join(get_args(Device)))] = "auto",
-    dtype: Annotated[
-        str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")
-    ] = "bfloat16",
-    weight_dtype: Annotated[
-        str, typer.Option(help=f"{' | '.join(get_args(WeightDtype))}: how weights are kept.")
-    ] = "auto",
-    act_quant: Annotated[
-        str,
-        typer.Option(
-            help=f"{' | '.join(get_args(ActQuant))}: round activations as the release does."
-        ),
-    ] = "off",
-    num_threads: Annotated[
-        int | None, typer.Option(help="CPU threads. Default: by the model's width.")
-    ] = None,
+    device: _Device = "auto",
+    dtype: _Dtype = "bfloat16",
+    weight_dtype: _WeightDtype = "auto",
+    act_quant: _ActQuant = "off",
+    num_threads: _NumThreads = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a prompt instead of text.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")
-    ] = False,
+    yes: _Yes = False,
 ) -> None:
     """Continue prompts and stream the text."""
-    from deepinfer.engine.default_model import demo_folder
     from deepinfer.entrypoints.llm import LLM
-    from deepinfer.sampling_params import MAX_TOKENS, SamplingParams
+    from deepinfer.sampling_params import SamplingParams
     from deepinfer.tools import generate as tool
 
     texts = tool.read_prompts(prompts or [], file, sys.stdin)
-    if max_tokens is None:
-        is_toy = model is None and environment().model_dir is None and demo_folder() is None
-        max_tokens = _TOY_MAX_TOKENS if is_toy else MAX_TOKENS
     params = SamplingParams(
         temperature=temperature,
         top_p=top_p,
         top_k=top_k,
         seed=seed,
-        max_tokens=max_tokens,
+        max_tokens=_most_tokens(model, max_tokens),
         ignore_eos=ignore_eos,
     )
     llm = LLM(
@@ -139,10 +141,7 @@ def generate(
 
 @app.command()
 def chat(
-    model: Annotated[
-        str | None,
-        typer.Argument(help="Folder or Hugging Face id. Default: models/demo, else a random toy."),
-    ] = None,
+    model: _Model = None,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     thinking: Annotated[
         str, typer.Option(help="on | off | low | high | max: thoughts before the answer.")
@@ -156,31 +155,23 @@ def chat(
     temperature: Annotated[float, typer.Option(help="As for generate.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="As for generate.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="As for generate.")] = None,
-    device: Annotated[str, typer.Option(help=" | ".join(get_args(Device)))] = "auto",
-    dtype: Annotated[
-        str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")
-    ] = "bfloat16",
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")
-    ] = False,
+    device: _Device = "auto",
+    dtype: _Dtype = "bfloat16",
+    yes: _Yes = False,
 ) -> None:
     """Talk to a model; its thoughts are shown dim."""
-    from deepinfer.engine.default_model import demo_folder
     from deepinfer.entrypoints.llm import LLM
-    from deepinfer.sampling_params import MAX_TOKENS, SamplingParams
+    from deepinfer.sampling_params import SamplingParams
     from deepinfer.tools import chat as tool
 
     if thinking not in tool.THINKING:
         expected = f"expected one of {', '.join(tool.THINKING)}"
         raise ConfigError(f"found {thinking!r}, {expected}", where="--thinking", hint="correct it")
-    if max_tokens is None:
-        is_toy = model is None and environment().model_dir is None and demo_folder() is None
-        max_tokens = _TOY_MAX_TOKENS if is_toy else MAX_TOKENS
     params = SamplingParams(
         temperature=temperature,
         top_p=top_p,
         seed=seed,
-        max_tokens=max_tokens,
+        max_tokens=_most_tokens(model, max_tokens),
         max_thinking_tokens=max_thinking_tokens,
     )
     llm = LLM(model, may_download_large=yes, report=_report, device=device, dtype=dtype)
@@ -216,7 +207,7 @@ def selftest(
     model: Annotated[
         Path | None, typer.Option(help="A small checkpoint's folder. Default: a random toy.")
     ] = None,
-    device: Annotated[str, typer.Option(help=" | ".join(get_args(Device)))] = "auto",
+    device: _Device = "auto",
 ) -> None:
     """Check this machine: the network against a second implementation of the model."""
     from deepinfer.tools import selftest as tool
@@ -226,35 +217,19 @@ def selftest(
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[
-        str | None,
-        typer.Argument(help="Folder or Hugging Face id. Default: models/demo, else a random toy."),
-    ] = None,
+    model: _Model = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few cases and short texts: under a minute.")
     ] = False,
-    device: Annotated[str, typer.Option(help=" | ".join(get_args(Device)))] = "auto",
-    dtype: Annotated[
-        str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")
-    ] = "bfloat16",
-    weight_dtype: Annotated[
-        str, typer.Option(help=f"{' | '.join(get_args(WeightDtype))}: how weights are kept.")
-    ] = "auto",
-    act_quant: Annotated[
-        str,
-        typer.Option(
-            help=f"{' | '.join(get_args(ActQuant))}: round activations as the release does."
-        ),
-    ] = "off",
-    num_threads: Annotated[
-        int | None, typer.Option(help="CPU threads. Default: by the model's width.")
-    ] = None,
+    device: _Device = "auto",
+    dtype: _Dtype = "bfloat16",
+    weight_dtype: _WeightDtype = "auto",
+    act_quant: _ActQuant = "off",
+    num_threads: _NumThreads = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object instead of a table.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")
-    ] = False,
+    yes: _Yes = False,
 ) -> None:
     """Measure a model at held-out tasks and text, with confidence intervals."""
     from deepinfer.entrypoints.llm import LLM
@@ -301,9 +276,7 @@ def bench(
         bool, typer.Option("--cold", help="offline: no run before the timed one.")
     ] = False,
     repeats: Annotated[int, typer.Option(help="steps, invariance: how often a step is timed.")] = 7,
-    dtype: Annotated[
-        str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")
-    ] = "bfloat16",
+    dtype: _Dtype = "bfloat16",
     num_threads: Annotated[
         int | None, typer.Option(help="CPU threads. Default: see docs/benchmarks.md.")
     ] = None,
@@ -362,6 +335,17 @@ def plan(
     from deepinfer.tools import plan as tool
 
     raise typer.Exit(tool.main(folder, memory, context, batch, dtype=dtype))
+
+
+def _most_tokens(model: str | None, asked: int | None) -> int:
+    """Tokens to generate at most: to the model's limit, if nobody asked for fewer."""
+    from deepinfer.engine.default_model import demo_folder
+    from deepinfer.sampling_params import MAX_TOKENS
+
+    if asked is not None:
+        return asked
+    is_toy = model is None and environment().model_dir is None and demo_folder() is None
+    return _TOY_MAX_TOKENS if is_toy else MAX_TOKENS
 
 
 def _show(line: str) -> None:
