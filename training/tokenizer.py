@@ -8,32 +8,32 @@ digit.
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from tokenizers import (
-    AddedToken,
     Regex,
     Tokenizer,
     decoders,
     models,
     pre_tokenizers,
     processors,
-    trainers,
 )
 
 from deepinfer.recipe.render import render
-from deepinfer.tokenizer.tokenizer_file import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
-from deepinfer.tokenizer.toy import BOS, CONTROL_TOKENS, EOS, PAD
+from deepinfer.tokenizer.toy import (
+    CONTROL_TOKENS,
+    added_token,
+    bpe_trainer,
+    write_tokenizer_files,
+)
 from training.data.mix import TASKS
 from training.data.render import conversation_of
 from training.data.text import passages
 
 VOCAB_SIZE: Final = 3072
-_LEADING: Final = (BOS, EOS, PAD)
 # Enough of each task to count its words; the markup of tools is long and always the same.
 _EXAMPLES_PER_TASK: Final = 400
 
@@ -59,19 +59,8 @@ def write_tokenizer(folder: Path, vocab_size: int = VOCAB_SIZE) -> None:
     """Write tokenizer.json and tokenizer_config.json. The same data give the same files."""
     raw = _train(vocab_size - len(CONTROL_TOKENS))
     assert raw.get_vocab_size() == vocab_size - len(CONTROL_TOKENS)
-    raw.add_tokens([_added(spelling, special) for spelling, special in CONTROL_TOKENS])
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / TOKENIZER_FILE).write_text(raw.to_str() + "\n", encoding="utf-8")
-    settings = {
-        "add_bos_token": False,
-        "add_eos_token": False,
-        "bos_token": BOS,
-        "eos_token": EOS,
-        "pad_token": PAD,
-        "tokenizer_class": "PreTrainedTokenizerFast",
-    }
-    text = json.dumps(settings, ensure_ascii=False, indent=2) + "\n"
-    (folder / TOKENIZER_CONFIG_FILE).write_text(text, encoding="utf-8")
+    raw.add_tokens([added_token(spelling, special) for spelling, special in CONTROL_TOKENS])
+    write_tokenizer_files(folder, raw.to_str())
 
 
 def _train(vocab_size: int) -> Tokenizer:
@@ -84,13 +73,7 @@ def _train(vocab_size: int) -> Tokenizer:
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[_added(spelling, True) for spelling in _LEADING],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    raw.train_from_iterator(training_texts(), trainer)
+    raw.train_from_iterator(training_texts(), bpe_trainer(vocab_size))
     # What a user spells stays: only while learning it was left out.
     raw.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -101,10 +84,6 @@ def _train(vocab_size: int) -> Tokenizer:
     raw.post_processor = processors.ByteLevel(trim_offsets=False)
     raw.decoder = decoders.ByteLevel()
     return raw
-
-
-def _added(spelling: str, special: bool) -> AddedToken:
-    return AddedToken(spelling, special=special, normalized=False)
 
 
 def main() -> None:

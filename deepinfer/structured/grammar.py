@@ -87,18 +87,3 @@ def nodes(expr: Expr) -> Iterator[Expr]:
         node = todo.pop()
         yield node
         todo.extend(reversed(parts_of(node)))
-
-
-def post_order(expr: Expr) -> list[Expr]:
-    """`expr` and all that it is made of, the parts always before the whole.
-
-    Takes no Python stack, however deep the expression is.
-    """
-    found: list[Expr] = []
-    todo = [expr]
-    while todo:
-        node = todo.pop()
-        found.append(node)
-        todo.extend(parts_of(node))
-    found.reverse()
-    return found

@@ -25,8 +25,6 @@ from deepinfer.structured.grammar_facts import (
     reachable,
 )
 
-__all__ = ["check", "productive", "reachable"]
-
 MAX_RULES = 20_000
 # Expressions, letters of texts and ranges of character sets, all together.
 MAX_SIZE = 500_000

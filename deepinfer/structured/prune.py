@@ -5,7 +5,7 @@ keys has ways on which they become too many, or never enough.
 """
 
 from deepinfer.structured.grammar import Alt, Expr, Grammar, Repeat, Seq
-from deepinfer.structured.grammar_check import productive, reachable
+from deepinfer.structured.grammar_facts import productive, reachable
 
 
 def pruned(grammar: Grammar) -> Grammar | None:

@@ -105,10 +105,15 @@ def write_toy_tokenizer(folder: Path, vocab_size: int) -> None:
     raw = _train(vocab_size - len(CONTROL_TOKENS))
     num_unused = vocab_size - len(CONTROL_TOKENS) - raw.get_vocab_size()
     unused = [(f"<｜place▁holder▁no▁{i}｜>", True) for i in range(num_unused)]
-    raw.add_tokens([_added(spelling, flag) for spelling, flag in (*unused, *CONTROL_TOKENS)])
+    raw.add_tokens([added_token(spelling, flag) for spelling, flag in (*unused, *CONTROL_TOKENS)])
     assert raw.get_vocab_size() == vocab_size
+    write_tokenizer_files(folder, raw.to_str(pretty=True))
+
+
+def write_tokenizer_files(folder: Path, tokenizer_json: str) -> None:
+    """Write tokenizer.json, and tokenizer_config.json with the usual roles beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / TOKENIZER_FILE).write_text(raw.to_str(pretty=True) + "\n", encoding="utf-8")
+    (folder / TOKENIZER_FILE).write_text(tokenizer_json + "\n", encoding="utf-8")
     settings = {
         "add_bos_token": False,
         "add_eos_token": False,
@@ -138,15 +143,20 @@ def _train(vocab_size: int) -> Tokenizer:
     )
     raw.post_processor = processors.ByteLevel(trim_offsets=False)
     raw.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[_added(spelling, True) for spelling in _LEADING],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    raw.train_from_iterator([_TEXT], trainer)
+    raw.train_from_iterator([_TEXT], bpe_trainer(vocab_size))
     return raw
 
 
-def _added(spelling: str, special: bool) -> AddedToken:
+def bpe_trainer(vocab_size: int) -> trainers.BpeTrainer:
+    """Learns merges after BOS, EOS, PAD and the 256 bytes, `vocab_size` tokens in all."""
+    return trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[added_token(spelling, True) for spelling in _LEADING],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+
+
+def added_token(spelling: str, special: bool) -> AddedToken:
+    """A token that stands for its spelling as it is."""
     return AddedToken(spelling, special=special, normalized=False)

