@@ -26,6 +26,8 @@ class StepPlan:
         first row stands at this position.
     num_rows: int32 [B], its rows in this step, at least 1.
     block_tables: int32 [B, max blocks], its blocks in order; -1 beyond its last.
+    decoder_starts: int32 [B], the first position whose window keys the second half of the layers
+        may see; 0 is all of them (deepinfer.config.replay).
     token_ids: int32 [T], the rows' tokens.
     sample_rows: int32 [R], rows whose next token is drawn, ascending.
     score_rows, score_ids: int32 [P] each, rows whose logits are only looked at, and the token that
@@ -37,6 +39,7 @@ class StepPlan:
     num_computed: Int32
     num_rows: Int32
     block_tables: Int32
+    decoder_starts: Int32
     token_ids: Int32
     sample_rows: Int32
     score_rows: Int32
@@ -75,6 +78,11 @@ class SamplePlan:
         chosen token's log-probability.
     mask_rows: int32 [M], rows that may only draw certain tokens, ascending. masks: int32
         [M, ceil(V / 32)], bit i of word w allows token 32 w + i.
+    draft_ids: int32 [R], the draft that follows the row in this step, which the row's token
+        verifies: it stays if they are equal. -1 where none follows; empty if none does anywhere.
+    is_rejection: bool [R], drafts are accepted by rejection: a row's token depends on its draft,
+        and has the row's distribution all the same. Elsewhere, and at temperature 0, the token is
+        what it would be without drafts. Empty if no row is.
     """
 
     temperature: Float32
@@ -95,6 +103,8 @@ class SamplePlan:
     num_logprobs: Int32
     mask_rows: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     masks: Int32 = field(default_factory=lambda: np.empty((0, 0), np.int32))
+    draft_ids: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    is_rejection: Bool = field(default_factory=lambda: np.empty(0, np.bool_))
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,12 @@ class Mode:
     """How attention is run.
 
     select: rows attend to the indexer's selection; else to all visible entries.
-    lesson_block: number of the block of W rows on which the indexers learn, or None.
+    lesson_block: int64 [1], number of the block of W rows on which the indexers learn, or None.
     softmax: `joint_softmax`, compiled or not.
     """
 
     select: bool = True
-    lesson_block: int | None = None
+    lesson_block: Tensor | None = None
     softmax: Softmax = joint_softmax
 
 
@@ -131,8 +131,10 @@ def _index(
     query, weights = (x.unflatten(0, (shared.num, shared.length)) for x in (query, weights))
     if mode.lesson_block is not None:
         rows = lesson_rows(mode.lesson_block, c.sliding_window)
-        scores = index_scores(query[:, rows], weights[:, rows], keys)
-        shared.scores[plan.layer_id] = scores.masked_fill(~visible[rows], -torch.inf)
+        asked, weighed = query.index_select(1, rows), weights.index_select(1, rows)
+        scores = index_scores(asked, weighed, keys)
+        seen = visible.index_select(0, rows)
+        shared.scores[plan.layer_id] = scores.masked_fill(~seen, -torch.inf)
     if not mode.select:
         return
     with torch.no_grad():
@@ -158,24 +160,23 @@ def index_queries(
     return query, indexer.weights_proj(u) * indexer.head_scale
 
 
-def lesson_rows(block: int, window: int) -> slice:
-    """The rows of one block."""
-    return slice(block * window, (block + 1) * window)
+def lesson_rows(block: Tensor, window: int) -> Tensor:
+    """The positions of one block: int64 [W]."""
+    return block * window + torch.arange(window, device=block.device)
 
 
 @torch.no_grad()
-def _observe(attn: Attention, query: Tensor, keys: Tensor, block: int, shared: Shared) -> None:
+def _observe(attn: Attention, query: Tensor, keys: Tensor, block: Tensor, shared: Shared) -> None:
     """Add this layer's attention to every visible entry, on the lesson's rows, to the mass that
     its selection's indexer is taught.
     """
     plan, window = attn.plan, keys.shape[2] // 2
     rows = lesson_rows(block, window)
-    entries, asked = shared.entries[plan.kv_source], query[:, rows]
-    near = shared.near[plan.in_decoder][:, block, :, None]
-    positions = torch.arange(rows.start, rows.stop, device=query.device)
-    visible = visible_entries(positions, entries.shape[1], plan.ratio)
+    entries, asked = shared.entries[plan.kv_source], query.index_select(1, rows)
+    near = shared.near[plan.in_decoder].index_select(1, block).transpose(1, 2)
+    visible = visible_entries(rows, entries.shape[1], plan.ratio)
     pairs = []
-    for found, mask in ((keys[:, block], near), (entries, visible[:, None])):
+    for found, mask in ((keys.index_select(1, block)[:, 0], near), (entries, visible[:, None])):
         logits = asked.flatten(1, 2) @ found.transpose(1, 2)
         pairs += [logits.unflatten(1, asked.shape[1:3]), mask]
     _, share = joint_softmax(attn.attn_sink, attn.scale, *pairs)

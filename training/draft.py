@@ -42,13 +42,15 @@ class Lesson(NamedTuple):
     counts: Tensor
 
 
-def pick_anchors(is_target: Tensor, num_anchors: int, block: int) -> Tensor:
+def pick_anchors(
+    is_target: Tensor, num_anchors: int, block: int, generator: torch.Generator | None = None
+) -> Tensor:
     """Positions of certain tokens after which a whole block of targets follows if possible: random,
     int64 [B, A]. The first and the last positions are no anchors.
     """
     weight = is_target.to(torch.float32).unfold(1, block + 1, 1).mean(-1) + 0.01
     weight[:, 0] = 0.0
-    return torch.multinomial(weight, num_anchors).sort(-1).values
+    return torch.multinomial(weight, num_anchors, generator=generator).sort(-1).values
 
 
 def run_drafts(network: Network, features: Tensor, token_ids: Tensor, anchors: Tensor) -> Tensor:
@@ -74,7 +76,7 @@ def _main_keys(draft: Draft, features: Tensor, shape: torch.Size) -> list[Tensor
     """Window keys that main tokens leave in each block, [B, S, C]."""
     context = draft.main_norm(draft.main_proj(features))
     positions = torch.arange(shape[1], device=features.device)
-    angles = rotary(positions, draft.frequencies)
+    angles = rotary(positions.repeat(shape[0]), draft.frequencies)
     return [block.attn.window_kv(context, angles).unflatten(0, shape) for block in draft.blocks]
 
 

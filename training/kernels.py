@@ -80,17 +80,15 @@ def grouped_linear(x: Tensor, weight: Tensor) -> Tensor:
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding of the trailing channels, in real numbers: compilers have no complex ones.
 
-    cos and sin float32 [S, R] for x [T, ..., C] with T a multiple of S: rows come sequence after
-    sequence, all of the same positions.
+    x [T, ..., C]; cos and sin float32 [T, R].
     """
     pairs = cos.shape[-1]
     shape = (cos.shape[0], *(1,) * (x.dim() - 2), pairs)
     cos, sin = cos.view(shape), sin.view(shape)
     kept, turned = x.split((x.shape[-1] - 2 * pairs, 2 * pairs), dim=-1)
-    numbers = turned.to(torch.float32).unflatten(0, (-1, cos.shape[0]))
-    real, imaginary = numbers.unflatten(-1, (pairs, 2)).unbind(-1)
+    real, imaginary = turned.to(torch.float32).unflatten(-1, (pairs, 2)).unbind(-1)
     both = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
-    return torch.cat((kept, both.flatten(-2).flatten(0, 1).to(x.dtype)), -1)
+    return torch.cat((kept, both.flatten(-2).to(x.dtype)), -1)
 
 
 def hyper_mix(

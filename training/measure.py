@@ -23,6 +23,7 @@ from training.feed import Batch
 from training.kernels import training_kernels
 from training.model import make_network
 from training.optimizer import Optimizer, Rates
+from training.recorded import RecordedStep
 from training.stages import STAGES, Loads, Trainer, trained_names
 from training.weights import Master
 
@@ -41,10 +42,10 @@ class Way(NamedTuple):
 
 WAYS = (
     Way("pretrain", False, 32_768, 512),
-    Way("pretrain", True, 65_536, 512),
-    Way("distill", True, 65_536, 512),
-    Way("distill", True, 65_536, 2048),
-    Way("draft", True, 65_536, 512),
+    Way("pretrain", True, 32_768, 512),
+    Way("distill", True, 32_768, 512),
+    Way("distill", True, 32_768, 2048),
+    Way("draft", True, 32_768, 512),
 )
 
 
@@ -65,11 +66,11 @@ def make_trainer(config: ModelConfig, way: Way, device: str) -> Trainer:
     return Trainer(stage, master, optimizer, Loads(master), softmax, generator)
 
 
-def random_batch(config: ModelConfig, num_tokens: int, length: int, device: str) -> Batch:
+def random_batch(config: ModelConfig, num_tokens: int, length: int) -> Batch:
     """Rows of random tokens, all of them targets."""
     shape = (max(1, num_tokens // length), length)
-    token_ids = torch.randint(3, config.vocab_size, shape, device=device)
-    return Batch(token_ids, torch.ones(shape, dtype=torch.bool, device=device))
+    token_ids = torch.randint(3, config.vocab_size, shape)
+    return Batch(token_ids, torch.ones(shape, dtype=torch.bool))
 
 
 class _SavedBytes:
@@ -96,9 +97,9 @@ def counting_saved_bytes() -> Iterator[_SavedBytes]:
 def count(config: ModelConfig, stage: str, length: int) -> dict[str, Any]:
     """Of one row of `length` tokens, on the CPU in float32; bytes are halved for bfloat16."""
     trainer = make_trainer(config, Way(stage, False, length, length), "cpu")
-    batch = random_batch(config, length, length, "cpu")
+    batch = random_batch(config, length, length)
     with FlopCounterMode(display=False) as flops, counting_saved_bytes() as saved:
-        trainer.step(batch, 1.0)
+        trainer.step(trainer.draw(batch, 1.0))
     weights = sum(values.numel() for values in trainer.master.values.values())
     # Newton-Schulz runs once a step, whatever the number of tokens: not a cost of a token.
     muon = sum(
@@ -121,20 +122,21 @@ def count(config: ModelConfig, stage: str, length: int) -> dict[str, Any]:
 
 
 def measure(config: ModelConfig, way: Way, seconds: float, device: str) -> dict[str, Any]:
-    """Tokens a second over at most `seconds`, after two steps that compile and warm up."""
+    """Tokens a second over at most `seconds`, after five steps that compile, warm up and record."""
     trainer = make_trainer(config, way, device)
-    batch = random_batch(config, way.num_tokens, way.length, device)
+    batch = random_batch(config, way.num_tokens, way.length)
     begin = time.monotonic()
-    for _ in range(2):
-        loss = float(trainer.step(batch, 1.0)["loss"])
+    take_step = RecordedStep(trainer, device)
+    for _ in range(5):
+        loss = float(take_step(batch, 1.0)["loss"])
     ready, number = time.monotonic(), 0
     while time.monotonic() - ready < seconds:
-        loss = float(trainer.step(batch, 1.0)["loss"])
+        loss = float(take_step(batch, 1.0)["loss"])
         number += 1
     took = time.monotonic() - ready
     memory = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     return way._asdict() | {
-        "first_two_steps_s": round(ready - begin, 1),
+        "first_steps_s": round(ready - begin, 1),
         "steps": number,
         "tokens_per_s": round(number * batch.token_ids.numel() / took),
         "loss": round(loss, 4),

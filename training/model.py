@@ -66,7 +66,7 @@ def run_layers(
     c = network.setup.config
     shared = start_shared(token_ids, c.sliding_window, replay)
     lookback = make_batch(c, token_ids).lookback
-    angles = _angles(network, token_ids.shape[1])
+    angles = _angles(network, token_ids.shape)
     streams, pre = start_streams(network.embed(token_ids.flatten()), c.hc_mult)
     taps = []
     for plan, layer in zip(network.plans, network.layers, strict=True):
@@ -93,13 +93,15 @@ def run_layer(
     return kernels.hyper_expand(y, streams, post, comb), next_pre
 
 
-def _angles(network: Network, length: int) -> dict[int, Angles]:
-    """Angles of one sequence's positions, by ratio; they repeat sequence after sequence."""
+def _angles(network: Network, shape: torch.Size) -> dict[int, Angles]:
+    """Angles of all rows of [B, S], by ratio."""
+    num, length = shape
     positions = torch.arange(length, device=network.window_frequencies.device)
-    angles = {0: Angles(rotary(positions, network.window_frequencies))}
+    rows = positions.repeat(num)
+    angles = {0: Angles(rotary(rows, network.window_frequencies))}
     for ratio in sorted(set(network.setup.config.compress_ratios) - {0}):
-        entries = rotary(positions[::ratio], network.entry_frequencies)
-        angles[ratio] = Angles(rotary(positions, network.entry_frequencies), entries)
+        entries = rotary(positions[::ratio].repeat(num), network.entry_frequencies)
+        angles[ratio] = Angles(rotary(rows, network.entry_frequencies), entries)
     return angles
 
 
@@ -120,15 +122,18 @@ def token_loss(network: Network, final: Tensor, token_ids: Tensor, weight: Tenso
 
 def index_loss(shared: Shared) -> Tensor:
     """Divergence of the indexers' scores, as a distribution over entries, from the attention that
-    the layers pay to the entries: mean over rows, sum over indexers.
+    the layers pay to the entries: sum over indexers, mean over rows. A row counts as much as it
+    looks at entries: where the window holds all that matters it is no loss to select anything.
     """
     losses = []
     for source, scores in shared.scores.items():
         mass = shared.mass[source]
-        wanted = mass / mass.sum(-1, keepdim=True).clamp_min(1e-9)
+        looks = mass.sum(-1)
+        wanted = mass / looks[..., None].clamp_min(1e-9)
         # A row that sees no entry has nothing but -inf; its wanted shares are all 0.
         seen = scores > -torch.inf
         logs = scores.masked_fill(~seen, -1e4).log_softmax(-1)
         divergence = wanted * (wanted.clamp_min(1e-9).log() - logs)
-        losses.append(divergence.masked_fill(~seen, 0.0).sum(-1).mean())
+        of_rows = divergence.masked_fill(~seen, 0.0).sum(-1)
+        losses.append((of_rows * looks).sum() / looks.sum().clamp_min(1e-9))
     return torch.stack(losses).sum()

@@ -20,7 +20,7 @@ _MATRIX = re.compile(
 )
 # AdamW's rate relative to the base rate, first match.
 _RATES: tuple[tuple[str, float], ...] = (
-    (r".*engram\.table\.weight", 5.0),
+    (r".*engram\.table\.weight", 2.0),
     (r"embed\.weight|.*markov_head\.embed\.weight", 2.0),
     (r".*", 1.0),
 )
@@ -44,7 +44,7 @@ class Optimizer:
 
     def __init__(self, master: Master, rates: Rates, trained: list[str]) -> None:
         """trained: names of the parameters to update."""
-        self.master, self.rates, self.num_steps = master, rates, 0
+        self.master, self.rates = master, rates
         self.other = [name for name in trained if not _MATRIX.fullmatch(name)]
         self.rate_of = [
             next(rate for pattern, rate in _RATES if re.fullmatch(pattern, name))
@@ -61,10 +61,15 @@ class Optimizer:
         }
         self.means = [torch.zeros_like(master.values[n]) for n in self.other]
         self.squares = [torch.zeros_like(master.values[n]) for n in self.other]
+        device = next(iter(master.values.values())).device
+        self.num_steps = torch.zeros((), device=device)  # where a recorded step can count it on
 
     @torch.no_grad()
-    def step(self, factor: float) -> None:
-        """One update at `factor` times the rates; takes the gradients and clears them."""
+    def step(self, factor: Tensor | float) -> None:
+        """One update at `factor` times the rates; takes the gradients and clears them.
+
+        factor: a scalar on the device, where a recorded step is to read another one each time.
+        """
         self.num_steps += 1
         for shape, names in self.groups.items():
             self._muon(shape, names, self.rates.matrix * factor)
@@ -79,18 +84,18 @@ class Optimizer:
             parameter.grad = None
         return found
 
-    def _muon(self, shape: tuple[int, ...], names: list[str], rate: float) -> None:
+    def _muon(self, shape: tuple[int, ...], names: list[str], rate: Tensor | float) -> None:
         gradients = torch.stack(self._gradients(names)).to(torch.float32)
         momentum = self.momenta[shape]
         momentum.lerp_(gradients, 1 - self.rates.momentum)
         ahead = gradients.lerp_(momentum, self.rates.momentum)
         update = orthogonalised(ahead.flatten(0, -3)).view(momentum.shape)
-        update *= 0.2 * max(shape[-2:]) ** 0.5
+        update *= rate * (-0.2 * max(shape[-2:]) ** 0.5)
         values = [self.master.values[name] for name in names]
         torch._foreach_mul_(values, 1 - rate * self.rates.decay)
-        torch._foreach_add_(values, list(update.unbind()), alpha=-rate)
+        torch._foreach_add_(values, list(update.unbind()))
 
-    def _adam(self, rate: float) -> None:
+    def _adam(self, rate: Tensor | float) -> None:
         gradients = [g.to(torch.float32) for g in self._gradients(self.other)]
         first, second = self.rates.betas
         torch._foreach_lerp_(self.means, gradients, 1 - first)
@@ -101,7 +106,8 @@ class Optimizer:
         torch._foreach_sqrt_(scale)
         torch._foreach_add_(scale, 1e-10)
         updates = torch._foreach_div(self.means, scale)
-        torch._foreach_mul_(updates, [-rate * own / bias[0] for own in self.rate_of])
+        torch._foreach_mul_(updates, [-own for own in self.rate_of])
+        torch._foreach_mul_(updates, rate / bias[0])
         torch._foreach_add_([self.master.values[name] for name in self.other], updates)
 
 

@@ -6,6 +6,7 @@ module alone, on the finished backbone. Knows nothing of time, files or logs.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +71,7 @@ class Loads:
 
         return count
 
-    def balance(self, rate: float, trained: set[str]) -> None:
+    def balance(self, rate: Tensor | float, trained: set[str]) -> None:
         """Move each router's bias a step towards experts that were chosen less than the mean, then
         forget the counts.
         """
@@ -91,6 +92,23 @@ def trained_names(master: Master, stage: Stage) -> list[str]:
     return [name for name in master.values if name.startswith("draft.") == stage.drafts]
 
 
+class Inputs(NamedTuple):
+    """All in which one step differs from another of the same shape: what is drawn by chance is
+    drawn before, so that a step recorded once can be replayed.
+
+    token_ids int64 and is_target bool [B, S], as of `Batch`. lesson_block int64 [1], see `Mode`.
+    parts int64 [B, S], see `start_shared`. anchors int64 [B, A], see `pick_anchors`. factor float32
+    [], of the rates.
+    """
+
+    token_ids: Tensor
+    is_target: Tensor
+    lesson_block: Tensor
+    parts: Tensor
+    anchors: Tensor
+    factor: Tensor
+
+
 @dataclass
 class Trainer:
     """Everything that a step needs."""
@@ -102,55 +120,73 @@ class Trainer:
     softmax: Softmax
     generator: torch.Generator
 
-    def step(self, batch: Batch, factor: float) -> dict[str, Tensor]:
-        """One update from one batch, at `factor` times the rates. What is worth logging, as
-        scalars that may still be on their way.
+    def draw(self, batch: Batch, factor: float) -> Inputs:
+        """The inputs of a step over `batch` at `factor` times the rates, on the CPU: nothing waits
+        for the device.
         """
-        losses = self._draft_losses(batch) if self.stage.drafts else self._losses(batch)
-        sum(losses.values()).backward()  # type: ignore[union-attr]
-        self.optimizer.step(factor * self.stage.rate)
-        names = set(trained_names(self.master, self.stage))
-        self.loads.balance(self.stage.balance_rate * min(1.0, factor), names)
+        config = self.master.network.setup.config
+        num, length = batch.token_ids.shape
+        return Inputs(
+            *batch,
+            lesson_block=self._random(length // config.sliding_window, 1),
+            parts=self._parts(num, length),
+            anchors=draft.pick_anchors(
+                batch.is_target,
+                max(1, length // _TOKENS_PER_ANCHOR),
+                config.dspark_block_size,
+                self.generator,
+            ),
+            factor=torch.tensor(factor),
+        )
+
+    def step(self, inputs: Inputs) -> dict[str, Tensor]:
+        """One update. What is worth logging, as scalars that may still be on their way.
+
+        Never waits for the device, and copies nothing to it.
+        """
+        losses = self._draft_losses(inputs) if self.stage.drafts else self._losses(inputs)
+        names = trained_names(self.master, self.stage)
+        parameters = [self.master.parameters[name] for name in names]
+        # Not backward(): it ties parameters to the stream that it first ran on.
+        gradients = torch.autograd.grad(sum(losses.values()), parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self.optimizer.step(inputs.factor * self.stage.rate)
+        self.loads.balance(self.stage.balance_rate * inputs.factor, set(names))
         only = "draft." if self.stage.drafts else ""
         self.master.refresh(quantise=self.stage.quantise, only=only)
         return {name: loss.detach() for name, loss in losses.items()}
 
-    def _losses(self, batch: Batch) -> dict[str, Tensor]:
-        network, length = self.master.network, batch.token_ids.shape[1]
-        window = network.setup.config.sliding_window
-        mode = Mode(self.stage.select, self._random(length // window), self.softmax)
-        seen = run_layers(network, batch.token_ids, mode, self._replay(batch.token_ids))
-        weight = batch.is_target.to(torch.float32).clamp_min(self.stage.prompt_weight)
-        weight = weight * (batch.token_ids != network.setup.config.pad_token_id)
+    def _losses(self, inputs: Inputs) -> dict[str, Tensor]:
+        network, token_ids = self.master.network, inputs.token_ids
+        mode = Mode(self.stage.select, inputs.lesson_block, self.softmax)
+        seen = run_layers(network, token_ids, mode, inputs.parts if self.stage.replay else None)
+        weight = inputs.is_target.to(torch.float32).clamp_min(self.stage.prompt_weight)
+        weight = weight * (token_ids != network.setup.config.pad_token_id)
         return {
-            "loss": token_loss(network, seen.final, batch.token_ids, weight),
+            "loss": token_loss(network, seen.final, token_ids, weight),
             "index_loss": self.stage.index_weight * index_loss(seen.shared),
         }
 
-    def _draft_losses(self, batch: Batch) -> dict[str, Tensor]:
-        lesson = self.lesson(batch)
+    def _draft_losses(self, inputs: Inputs) -> dict[str, Tensor]:
+        lesson = self.lesson(inputs)
         return {"loss": lesson.loss, "confidence_loss": 0.1 * lesson.confidence_loss}
 
-    def lesson(self, batch: Batch) -> draft.Lesson:
+    def lesson(self, inputs: Inputs) -> draft.Lesson:
         """The backbone over a batch, and the drafts at some of its tokens."""
-        network, (_, length) = self.master.network, batch.token_ids.shape
+        network, token_ids = self.master.network, inputs.token_ids
         with torch.no_grad():
-            seen = run_layers(network, batch.token_ids, Mode(True, None, self.softmax))
-        block = network.setup.config.dspark_block_size
-        number = max(1, length // _TOKENS_PER_ANCHOR)
-        anchors = draft.pick_anchors(batch.is_target, number, block)
-        return draft.teach(network, seen, batch.token_ids, anchors)
+            seen = run_layers(network, token_ids, Mode(True, None, self.softmax))
+        return draft.teach(network, seen, token_ids, inputs.anchors)
 
-    def _random(self, below: int) -> int:
-        """0 to below - 1. On the CPU: nothing waits for the device."""
-        return int(torch.randint(below, (), generator=self.generator))
+    def _random(self, below: int, *shape: int) -> Tensor:
+        """int64, 0 to below - 1."""
+        return torch.randint(below, shape, generator=self.generator)
 
-    def _replay(self, token_ids: Tensor) -> Tensor | None:
+    def _parts(self, num: int, length: int) -> Tensor:
         """One cut a sequence, anywhere: behind it the decoder half begins anew, as it does behind
-        the tokens that bounded replay leaves out.
+        the tokens that bounded replay leaves out. Without a cut all is one part.
         """
         if float(torch.rand((), generator=self.generator)) >= self.stage.replay:
-            return None
-        num, length = token_ids.shape
-        cuts = torch.randint(length, (num, 1), generator=self.generator).to(token_ids.device)
-        return (torch.arange(length, device=token_ids.device) >= cuts).long()
+            return torch.zeros(num, length, dtype=torch.int64)
+        return (torch.arange(length) >= self._random(length, num, 1)).long()

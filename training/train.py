@@ -18,10 +18,11 @@ from deepinfer.config.model import parse_model_config
 from training.config import demo_config, token_map_of
 from training.dense import joint_softmax
 from training.draft import calibration_error, fit_temperature, leading
-from training.feed import Batch, Feed
+from training.feed import Feed
 from training.kernels import training_kernels
 from training.model import make_network
 from training.optimizer import Optimizer, Rates, decay_factor
+from training.recorded import RecordedStep, to_device
 from training.stages import STAGES, Loads, Trainer, trained_names
 from training.state import Progress, load_state, save_state
 from training.weights import Master
@@ -102,14 +103,14 @@ def _loop(
     log: Any,
 ) -> float:
     """Steps until the part of the budget is spent; how much it took."""
-    device = next(iter(trainer.master.values.values())).device
+    take_step = RecordedStep(trainer, device_of(trainer))
     start = lap = time.monotonic()
     number, sums, lap_tokens, spent = 0, {}, 0, 0.0
     while spent < budget.part:
-        batch = to_device(feed.take(given.tokens), device)
+        batch = feed.take(given.tokens)
         share = min(1.0, (progress.spent + spent) / budget.whole)
         factor = decay_factor(share, number, trainer.stage.decay_from, given.warm_up)
-        for name, value in trainer.step(batch, factor).items():
+        for name, value in take_step(batch, factor).items():
             sums[name] = sums.get(name, 0.0) + value
         number, progress.step = number + 1, progress.step + 1
         lap_tokens += batch.token_ids.numel()
@@ -154,9 +155,10 @@ def _judged(
     trainer: Trainer, feed: Feed, num_tokens: int
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Raw confidences and whether the drafts were right, of some batches; mean leading drafts."""
-    device = next(iter(trainer.master.values.values())).device
     lessons = [
-        trainer.lesson(to_device(feed.take(num_tokens), device))
+        trainer.lesson(
+            to_device(trainer.draw(feed.take(num_tokens), 1.0), torch.device(device_of(trainer)))
+        )
         for _ in range(_CALIBRATION_BATCHES)
     ]
     confidence = torch.cat([lesson.confidence[lesson.counts] for lesson in lessons])
@@ -164,11 +166,9 @@ def _judged(
     return confidence, is_right, sum(float(leading(one)) for one in lessons) / len(lessons)
 
 
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """A batch where the network is; the copy runs beside what the device still does."""
-    if device.type == "cpu":
-        return batch
-    return Batch(*(part.pin_memory().to(device, non_blocking=True) for part in batch))
+def device_of(trainer: Trainer) -> str:
+    """Where the master weights are."""
+    return next(iter(trainer.master.values.values())).device.type
 
 
 def _write(log: Any, line: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--whole-minutes", type=float, help="of the stage, in all its runs")
     parser.add_argument("--steps", type=int, help="of this run, instead of minutes")
     parser.add_argument("--whole-steps", type=int)
-    parser.add_argument("--tokens", type=int, default=65_536, help="of a step")
+    parser.add_argument("--tokens", type=int, default=32_768, help="of a step")
     parser.add_argument("--warm-up", type=int, default=40, help="steps until the full rate")
     parser.add_argument("--matrix-rate", type=float, default=Rates.matrix)
     parser.add_argument("--other-rate", type=float, default=Rates.other)

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from deepinfer.engine.sample_plan import begin, build_sample_plan, prepare
+from deepinfer.engine.continuation import Continuation, begin, next_rows, prepare
+from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.engine.steering import GrammarState, Steering
 from deepinfer.sampling.logits import adjust_logits
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.so_args import SoArgs
+from deepinfer.step import SamplePlan
 from deepinfer.structured.control_chars import token_text
 from deepinfer.structured.library import (
     TokenTable,
@@ -85,8 +87,8 @@ def bench_masks(
         for state in states:
             masks.append(_seconds(state.mask))
         rows = [begin(prepared, [5], steering=Steering(grammar=state)) for state in states]
-        times.step.append(_seconds(partial(build_sample_plan, rows)))
-        plan = build_sample_plan(rows)
+        times.step.append(_seconds(partial(_plan, rows)))
+        plan = _plan(rows)
         times.apply.append(_seconds(partial(adjust_logits, logits, plan)))
         for place, mask in enumerate(plan.masks):
             allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
@@ -101,6 +103,10 @@ def _seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def _plan(rows: list[Continuation]) -> SamplePlan:
+    return build_sample_plan(next_rows(rows))
 
 
 def _state(compiled: Any, table: TokenTable) -> GrammarState:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from deepinfer.cache.layout import blocks_for
-from deepinfer.engine.sample_plan import begin, build_sample_plan, prepare
+from deepinfer.engine.continuation import begin, next_rows, prepare
+from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.step import SamplePlan, StepPlan
@@ -68,6 +69,7 @@ def _step_plan(network: Network, case: Case, num_blocks: int) -> StepPlan:
         num_computed=np.full(batch, case.context, np.int32),
         num_rows=np.full(batch, case.num_rows, np.int32),
         block_tables=np.arange(batch * num_blocks, dtype=np.int32).reshape(batch, num_blocks),
+        decoder_starts=np.zeros(batch, np.int32),
         token_ids=token_ids.astype(np.int32),
         sample_rows=np.arange(1, batch + 1, dtype=np.int32) * case.num_rows - 1,
         score_rows=nothing,
@@ -77,4 +79,6 @@ def _step_plan(network: Network, case: Case, num_blocks: int) -> StepPlan:
 
 def _greedy(case: Case) -> SamplePlan:
     prepared = prepare(SamplingParams(temperature=0.0), seed=0, choice=0, eos_ids=[])
-    return build_sample_plan([begin(prepared, range(case.context + case.num_rows))] * case.batch)
+    return build_sample_plan(
+        next_rows([begin(prepared, range(case.context + case.num_rows))] * case.batch)
+    )

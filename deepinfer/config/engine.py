@@ -10,7 +10,9 @@ from difflib import get_close_matches
 from typing import Any, get_args
 
 from deepinfer.config.model import ModelConfig
-from deepinfer.config.words import ActQuant, Device, Dtype, LoadFormat, WeightDtype
+from deepinfer.config.option_checks import one_of, whole, whole_or
+from deepinfer.config.replay import check_replay, decide_keep_tokens
+from deepinfer.config.words import ActQuant, Device, Dtype, LoadFormat, Replay, WeightDtype
 from deepinfer.errors import ConfigError
 
 # Below this width a matrix product ends sooner than a second thread could join it.
@@ -41,6 +43,9 @@ class EngineArgs:
     batch_invariant: a row's result does not depend on its batch; None is on on the CPU.
     num_threads: CPU threads; None chooses by the model's width.
     seed: seeds the requests that have none of their own; None leaves them to chance.
+    replay: mask hides all but the last keep_tokens tokens of a prompt from the windows of the
+        second half of the layers, which is how the release serves long prompts (docs/limits.md);
+        None is off. keep_tokens: None is 140.
     data_parallel_size, context_parallel_size, expert_parallel_size: only 1.
     """
 
@@ -57,6 +62,8 @@ class EngineArgs:
     batch_invariant: bool | None = None
     num_threads: int | None = None
     seed: int | None = None
+    replay: Replay | None = None
+    keep_tokens: int | None = None
     data_parallel_size: int = 1
     context_parallel_size: int = 1
     expert_parallel_size: int = 1
@@ -67,7 +74,7 @@ class EngineConfig:
     """What will be done; never changed after `resolve`.
 
     max_model_len: an upper bound until the caches are laid out. asked_model_len: the user named it,
-    so that less is an error.
+    so that less is an error. keep_tokens: of replay, should it be on.
     """
 
     device: str
@@ -82,6 +89,8 @@ class EngineConfig:
     kv_cache_bytes: int
     num_threads: int
     seed: int | None
+    replay: Replay
+    keep_tokens: int
 
 
 @dataclass(frozen=True)
@@ -145,9 +154,11 @@ def check_options(args: EngineArgs, machine: Machine) -> None:
         ("act_quant", ActQuant),
         ("load_format", LoadFormat),
     ):
-        _one_of(name, getattr(args, name), get_args(words))
+        one_of(name, getattr(args, name), get_args(words))
+    if args.replay is not None:
+        check_replay(args.replay)
     for name in ("data_parallel_size", "context_parallel_size", "expert_parallel_size"):
-        _whole(name, getattr(args, name), 1, 1)
+        whole(name, getattr(args, name), 1, 1)
 
 
 def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineConfig:
@@ -164,38 +175,41 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         raise ConfigError(
             f"not supported on {device}", where="batch_invariant", hint="use device=cpu"
         )
-    max_num_seqs = _whole("max_num_seqs", args.max_num_seqs, 1, 65_536)
+    max_num_seqs = whole("max_num_seqs", args.max_num_seqs, 1, 65_536)
     longest = model.max_position_embeddings
     one_thread = model.hidden_size < _ONE_THREAD_BELOW_HIDDEN
+    replay = args.replay or "off"
     return EngineConfig(
         device=device,
         dtype=args.dtype,
         weight_dtype=args.weight_dtype,
         act_quant=args.act_quant,
         load_format=args.load_format,
-        max_model_len=_or(longest, "max_model_len", args.max_model_len, 2, longest),
+        max_model_len=whole_or(longest, "max_model_len", args.max_model_len, 2, longest),
         asked_model_len=args.max_model_len is not None,
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=_or(
+        max_num_batched_tokens=whole_or(
             max(_STEP_ROWS[device], max_num_seqs),
             "max_num_batched_tokens",
             args.max_num_batched_tokens,
             max_num_seqs,
             2**20,
         ),
-        kv_cache_bytes=_or(
+        kv_cache_bytes=whole_or(
             _cache_bytes(args, machine), "kv_cache_bytes", args.kv_cache_bytes, 1, 2**60
         ),
-        num_threads=_or(
+        num_threads=whole_or(
             1 if one_thread else machine.num_cpus, "num_threads", args.num_threads, 1, 1024
         ),
-        seed=None if args.seed is None else _whole("seed", args.seed, -(2**63), 2**64 - 1),
+        seed=None if args.seed is None else whole("seed", args.seed, -(2**63), 2**64 - 1),
+        replay=replay,
+        keep_tokens=decide_keep_tokens(replay, args.keep_tokens, model),
     )
 
 
 def usable_device(wanted: str, machine: Machine) -> str:
     """cpu, cuda or npu. Raises ConfigError for one that is not there, before anything is loaded."""
-    _one_of("device", wanted, get_args(Device))
+    one_of("device", wanted, get_args(Device))
     if wanted == "auto":
         return "cuda" if machine.has_cuda else "cpu"
     missing = (wanted == "cuda" and not machine.has_cuda) or (
@@ -224,25 +238,3 @@ def _cache_bytes(args: EngineArgs, machine: Machine) -> int:
         )
     # On a GPU it is a share of what the weights will leave: whoever loads them knows that later.
     return int(machine.memory_bytes * _CPU_CACHE_SHARE)
-
-
-def _one_of(name: str, value: object, words: tuple[str, ...]) -> None:
-    if value not in words:
-        raise ConfigError(
-            f"found {value!r}, expected one of {', '.join(words)}",
-            where=name,
-            hint="correct the option",
-        )
-
-
-def _or(default: int, name: str, value: object, low: int, high: int) -> int:
-    return default if value is None else _whole(name, value, low, high)
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        expected = f"{low}" if low == high else f"a whole number from {low} to {high}"
-        raise ConfigError(
-            f"found {value!r}, expected {expected}", where=name, hint="leave it out for the default"
-        )
-    return value

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from deepinfer.config.env_names import ENV_NAMES, EnvName
+from deepinfer.config.words import Replay
 from deepinfer.errors import ConfigError
 
 PREFIX = "DEEPINFER_"
 MODEL_DIR = "DEEPINFER_HF_MODEL_DIR"
 ACCELERATOR = "DEEPINFER_ACCELERATOR"
+REPLAY = "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE"
 
 Accelerator = Literal["nvidia", "ascend", "cpu"]
 
@@ -30,6 +32,7 @@ _NUMBERS: dict[str, tuple[str, type, float]] = {
     "DEEPINFER_XGRAMMAR_TIMEOUT": ("grammar_timeout_s", float, 0.001),
     "DEEPINFER_XGRAMMAR_CACHE_LIMIT_BYTES": ("grammar_cache_bytes", int, -math.inf),
     "DEEPINFER_SO_BUILDER_CPUS": ("grammar_workers", int, 1),
+    "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS": ("keep_tokens", int, 0),
 }
 
 _BY_NAME = {row.name: row for row in ENV_NAMES}
@@ -42,6 +45,7 @@ class Environment:
     warnings: one line for each name that is set and has no effect here.
     grammar_timeout_s: in which a grammar must be compiled. grammar_cache_bytes: compiled grammars
         to keep; 0 and below: all. grammar_workers: processes that compile.
+    replay, keep_tokens: the options of these names.
     """
 
     model_dir: Path | None = None
@@ -50,6 +54,8 @@ class Environment:
     grammar_timeout_s: float = 20.0
     grammar_cache_bytes: int = 2**30
     grammar_workers: int = 2
+    replay: Replay | None = None
+    keep_tokens: int | None = None
 
 
 def environment() -> Environment:
@@ -86,6 +92,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     return Environment(
         model_dir=Path(model_dir) if model_dir else None,
         accelerator=cast(Accelerator | None, found.get(ACCELERATOR)),
+        replay=cast(Replay | None, found.get(REPLAY)),
         warnings=tuple(
             f"environment {row.name}: not used: {row.reason}"
             for row in rows
@@ -117,7 +124,7 @@ def _check_value(row: EnvName, value: str) -> None:
         raise ConfigError(
             f"value {value!r}, expected {_any_of(row.accepted)}",
             where=where,
-            hint="set it to one of these, or unset it",
+            hint=row.hint,
         )
     if row.status == "refused" and value not in row.accepted:
         raise ConfigError(

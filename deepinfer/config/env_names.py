@@ -22,12 +22,14 @@ class EnvName:
         give something else than was asked for.
     accepted: for "honoured" the only good values (none listed: any), for "refused" the values that
         ask for what happens anyway.
+    hint: for "honoured", what to do about another value.
     """
 
     name: str
     status: Status
     accepted: tuple[str, ...]
     reason: str
+    hint: str = "set it to one of these, or unset it"
 
 
 _NO_RANKS = "one process computes all: there are no ranks to talk to or to balance"
@@ -119,8 +121,19 @@ ENV_NAMES: tuple[EnvName, ...] = (
     *_not_needed("a step ends before the next is planned", "ZERO_OVERHEAD_SCHEDULING"),
     *_not_needed(_NO_STATISTICS, "LOGGING_INTERVAL_STEP", "RINGBUFFER_WARNING_INTERVAL"),
     *_not_needed("Python's own garbage collection is left alone", "GC_INTERVAL_STEP"),
-    _refused("YOCO_PREFILL_TRUNCATION_MODE", ("off",), "every layer computes every row"),
-    *_not_needed("every layer computes every row", "YOCO_PREFILL_KEEP_TOKENS"),
+    EnvName(
+        "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE",
+        "honoured",
+        ("off", "mask"),
+        "bounded replay of prompts, when the option replay is left out; a bench of a toy has none",
+        "compact is not there yet: mask gives the same, but saves no time; or unset it",
+    ),
+    EnvName(
+        "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS",
+        "honoured",
+        (),
+        "tokens that replay keeps, when the option keep_tokens is left out; default 140",
+    ),
     _refused("BATCH_INVARIANT", OFF, "say it as an option: batch_invariant"),
     *_not_needed("there is no such guard", "DISABLE_SYNC_GUARD"),
     _refused("PROFILE_TORCH_CUDA_MEMORY", OFF, _NO_PROFILER),

@@ -5,8 +5,10 @@ Knows requests and arrays; neither text nor tensors.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from deepinfer.config.replay import decoder_start
+from deepinfer.engine.continuation import Continuation, begin, next_rows, prepare
 from deepinfer.engine.grammars import Grammars
-from deepinfer.engine.sample_plan import Continuation, begin, build_sample_plan, prepare
+from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.engine.steering import Steering, thinking_limit
 from deepinfer.errors import RequestError
 from deepinfer.messages import Delta
@@ -26,7 +28,8 @@ class Engine:
     """All requests of one device. A request of n continuations runs as n sequences.
 
     eos_ids: the model's end tokens. thinking_ids: the tokens around its thoughts, None without.
-    grammars: needed by requests with a grammar only.
+    grammars: needed by requests with a grammar only. keep_tokens: of bounded replay, for the
+    requests that come from now on; None is off (deepinfer.config.replay).
     """
 
     def __init__(
@@ -36,8 +39,9 @@ class Engine:
         eos_ids: Iterable[int],
         thinking_ids: tuple[int, int] | None = None,
         grammars: Grammars | None = None,
+        keep_tokens: int | None = None,
     ) -> None:
-        self.scheduler, self.worker = scheduler, worker
+        self.scheduler, self.worker, self.keep_tokens = scheduler, worker, keep_tokens
         self._eos_ids, self._thinking_ids = frozenset(eos_ids), thinking_ids
         self._grammars = grammars
         self._continuations: dict[Key, Continuation] = {}
@@ -82,14 +86,16 @@ class Engine:
             eos_ids=self._eos_ids,
         )
         limit = (prompt_ids, params.max_thinking_tokens, self._thinking_ids)
+        # Each row of a prompt whose log-probabilities are wanted is one that somebody looks at.
+        is_scored = params.num_prompt_logprobs >= 0
+        seen_from = 0 if is_scored else decoder_start(len(prompt_ids), self.keep_tokens)
         requests = []
         try:
             for choice in range(params.n):
                 # The prompt's own log-probabilities are the same for all continuations.
                 num_top = params.num_prompt_logprobs if choice == 0 else -1
-                request = Request(
-                    (request_id, choice), prompt_ids, limits, num_top if num_top >= 0 else None
-                )
+                score_top = num_top if num_top >= 0 else None
+                request = Request((request_id, choice), prompt_ids, limits, score_top, seen_from)
                 prepared = prepare(params, seed=seed, choice=choice, eos_ids=self._eos_ids)
                 steering = Steering(thinking=thinking_limit(*limit))
                 self._continuations[request_id, choice] = begin(prepared, prompt_ids, (), steering)
@@ -128,7 +134,7 @@ class Engine:
         scored = scheduled.scored()
         try:
             self.worker.launch(make_plan(scheduled))
-            result = self.worker.sample(build_sample_plan(rows))
+            result = self.worker.sample(build_sample_plan(next_rows(rows)))
         except BaseException:
             # An interrupt may come anywhere, and whoever sent it may go on with the same engine.
             self.worker.lose_step()

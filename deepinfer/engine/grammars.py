@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepinfer.config.env import Environment
-from deepinfer.engine.sample_plan import PreparedParams
+from deepinfer.engine.continuation import PreparedParams
 from deepinfer.engine.steering import GrammarState
 from deepinfer.errors import RequestError
 from deepinfer.scheduler.request import Request

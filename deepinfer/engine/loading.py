@@ -25,7 +25,7 @@ from deepinfer.cache.slots import SlotPool
 from deepinfer.checkpoint.load import open_checkpoint
 from deepinfer.checkpoint.source import find_model
 from deepinfer.config.engine import EngineArgs, EngineConfig, Machine, check_options, resolve
-from deepinfer.config.env import Accelerator, environment
+from deepinfer.config.env import Accelerator, Environment, environment
 from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.config.words import Device
 from deepinfer.engine.default_model import default_model
@@ -77,14 +77,13 @@ def load_model(
 
     None is DEEPINFER_HF_MODEL_DIR; without it, the demo model that ships with the project; without
     one, a random toy. The options are checked before anything is downloaded or read.
-    DEEPINFER_ACCELERATOR stands for device when that is auto.
+    The environment stands for a device that is auto, a replay and keep_tokens that are None.
     Raises ConfigError or CheckpointError.
     """
     seen = environment()
     for warning in seen.warnings:
         report(f"warning: {warning}")
-    if args.device == "auto":
-        args = replace(args, device=DEVICES[seen.accelerator])
+    args = _with_environment(args, seen)
     machine = this_machine(args.device)
     check_options(args, machine)
     model = seen.model_dir if model is None else model
@@ -121,8 +120,16 @@ def load_model(
         tokenizer.eos_ids,
         tokenizer.thinking_ids,
         Grammars(partial(new_compiler, tokenizer, config.vocab_size, seen), config.vocab_size),
+        None if options.replay == "off" else options.keep_tokens,
     )
     return LoadedModel(folder, config, options, tokenizer, engine)
+
+
+def _with_environment(args: EngineArgs, seen: Environment) -> EngineArgs:
+    device = DEVICES[seen.accelerator] if args.device == "auto" else args.device
+    replay = seen.replay if args.replay is None else args.replay
+    keep_tokens = seen.keep_tokens if args.keep_tokens is None else args.keep_tokens
+    return replace(args, device=device, replay=replay, keep_tokens=keep_tokens)
 
 
 def _network(

@@ -4,7 +4,9 @@ Token ids only. A grammar may wait for a trigger, such as the end of the thought
 text is free but may not end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +27,9 @@ class Matcher(Protocol):
 
     def is_completed(self) -> bool:
         """The text may end here."""
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last tokens that were accepted."""
 
 
 class GrammarState:
@@ -49,6 +54,7 @@ class GrammarState:
         self._num_words = -(-vocab_size // 32)
         self._tail: tuple[int, ...] = ()
         self._is_bound = False
+        self._num_accepted = 0
         self.is_on = not trigger_ids
         self.must_end = False
 
@@ -82,7 +88,9 @@ class GrammarState:
         if self.is_on:
             if token_id in self._end_ids:
                 return self.may_end
-            return self._matcher.accept_token(token_id)
+            accepted = self._matcher.accept_token(token_id)
+            self._num_accepted += accepted
+            return accepted
         self._is_bound = self._is_bound or token_id == self._bound_id
         tail = (*self._tail, token_id)
         # The longest end of the text that begins the trigger.
@@ -91,6 +99,15 @@ class GrammarState:
         self._tail = tail
         self.is_on = tail == self._trigger
         return True
+
+    def ahead(self) -> "GrammarState":
+        """A copy to go on with for a while; `back` must follow before this one is used again."""
+        return copy(self)
+
+    def back(self, ahead: "GrammarState") -> None:
+        """Take the matcher, which both share, back to where this one stands."""
+        if ahead._num_accepted > self._num_accepted:
+            self._matcher.rollback(ahead._num_accepted - self._num_accepted)
 
 
 class ThinkingLimit:
@@ -142,6 +159,18 @@ class Steering:
         if found == FREE and is_free and self.thinking is not None:
             found = self.thinking.forced()
         return found
+
+    @contextmanager
+    def looking_ahead(self) -> Iterator["Steering"]:
+        """A copy that takes tokens for a `with` block, while this one stays where it is."""
+        ahead = Steering(
+            None if self.grammar is None else self.grammar.ahead(), copy(self.thinking)
+        )
+        try:
+            yield ahead
+        finally:
+            if self.grammar is not None and ahead.grammar is not None:
+                self.grammar.back(ahead.grammar)
 
     def add(self, token_id: int) -> bool:
         """Take the token that was drawn; False if the grammar does not allow it."""

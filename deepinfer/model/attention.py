@@ -91,7 +91,7 @@ class Attention(nn.Module):
             self.attn_sink,
             self.scale,
             window,
-            batch.window_index,
+            batch.decoder_window_index if self.plan.in_decoder else batch.window_index,
             carry.entries.get(self.plan.kv_source),
             carry.selection.get(self.plan.index_source),
         )

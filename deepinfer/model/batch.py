@@ -47,6 +47,7 @@ class Batch:
         together; -1 where a sequence has fewer rows than s.
     window_index: int64 [T, W], rows that a row attends to in what `KVStore.window` returns; -1 for
     none.
+    decoder_window_index: the same for the layers of the decoder half, which may see less of it.
     entries: by compression ratio.
     """
 
@@ -56,6 +57,7 @@ class Batch:
     sequence_ids: Tensor
     groups: tuple[Tensor, ...]
     window_index: Tensor
+    decoder_window_index: Tensor
     entries: Mapping[int, EntryRows]
 
 
@@ -122,26 +124,31 @@ class GrowingStore:
         return self.kept[what, layer_id].flatten(0, 1)
 
 
-def make_batch(config: ModelConfig, token_ids: Tensor, start: int = 0) -> Batch:
+def make_batch(
+    config: ModelConfig, token_ids: Tensor, start: int = 0, decoder_start: int = 0
+) -> Batch:
     """The rows of positions start..S-1 of B sequences of the same length: token_ids int64 [B, S].
 
     start 0 is a forward over whole sequences, for FreshStore. A later start continues in the
-    GrowingStore that has seen all positions before it.
+    GrowingStore that has seen all positions before it. decoder_start: the first position whose
+    window keys the decoder half sees (deepinfer.config.replay).
     """
     num_sequences, length = token_ids.shape
     device = token_ids.device
     num_rows = length - start
     positions = torch.arange(start, length, device=device)
     sequence = torch.arange(num_sequences, device=device)
+    seen = positions[:, None] - torch.arange(config.sliding_window - 1, -1, -1, device=device)
+    window_index = torch.where(seen < 0, -1, sequence[:, None, None] * length + seen).flatten(0, 1)
+    hidden = (seen < decoder_start).repeat(num_sequences, 1)
     return Batch(
         token_ids=token_ids[:, start:].flatten(),
         positions=positions.repeat(num_sequences),
         lookback=_lookback(token_ids, config.engram_max_ngram_size)[:, start:].flatten(0, 1),
         sequence_ids=sequence.repeat_interleave(num_rows),
         groups=(sequence[:, None] * num_rows + torch.arange(num_rows, device=device),),
-        window_index=_window_index(sequence, positions, length, config.sliding_window).flatten(
-            0, 1
-        ),
+        window_index=window_index,
+        decoder_window_index=window_index.masked_fill(hidden, -1),
         entries={
             ratio: _entry_rows(sequence, positions, length, ratio)
             for ratio in sorted(set(config.compress_ratios) - {0})
@@ -155,13 +162,6 @@ def _lookback(token_ids: Tensor, ngram_size: int) -> Tensor:
     padded = torch.nn.functional.pad(token_ids, (ngram_size - 1, 0), value=-1)
     shifts = [padded[:, ngram_size - 1 - back :][:, :length] for back in range(ngram_size)]
     return torch.stack(shifts, -1)
-
-
-def _window_index(sequence: Tensor, positions: Tensor, length: int, window: int) -> Tensor:
-    """[B], [S'] -> [B, S', W]: the store rows of positions p - W + 1 .. p, oldest first."""
-    back = torch.arange(window - 1, -1, -1, device=positions.device)
-    seen = positions[:, None] - back
-    return torch.where(seen < 0, -1, sequence[:, None, None] * length + seen)
 
 
 def _entry_rows(sequence: Tensor, positions: Tensor, length: int, ratio: int) -> EntryRows:

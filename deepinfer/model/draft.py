@@ -148,13 +148,14 @@ def draft_batch(
     rows = torch.arange(num_anchors * size, device=device).view(num_anchors, size)
     main = anchors[:, None] + torch.arange(-config.sliding_window, 0, device=device)
     main = torch.where(main < 0, -1, main + first_rows[:, None])
-    seen = torch.cat((main, rows + num_main_rows), 1)
+    seen = torch.cat((main, rows + num_main_rows), 1).repeat_interleave(size, 0)
     return Batch(
         token_ids=token_ids.flatten(),
         positions=(anchors[:, None] + torch.arange(size, device=device)).flatten(),
         lookback=token_ids.flatten()[:, None],
         sequence_ids=torch.arange(num_anchors, device=device).repeat_interleave(size),
         groups=(rows,),
-        window_index=seen.repeat_interleave(size, 0),
+        window_index=seen,
+        decoder_window_index=seen,
         entries={},
     )

@@ -60,5 +60,5 @@ def start_streams(x: Tensor, num_streams: int) -> tuple[Tensor, Tensor]:
     """Embeddings [T, D] -> equal streams [T, M, D] and the first `pre`: stream 0 alone."""
     streams = x[:, None].expand(-1, num_streams, -1)
     pre = torch.zeros(x.shape[0], num_streams, device=x.device)
-    pre[:, 0] = 1.0
+    pre[:, 0].fill_(1.0)
     return streams, pre

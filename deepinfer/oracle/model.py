@@ -373,8 +373,13 @@ class Attention:
         self.config = config
         self.weights = weights
 
-    def backbone(self, layer: int, x: Tensor, sources: Sources, trace: Trace) -> Tensor:
-        """Attention [S, H] -> [S, H] over the window and, at a ratio above 0, selected entries."""
+    def backbone(
+        self, layer: int, x: Tensor, sources: Sources, trace: Trace, decoder_start: int = 0
+    ) -> Tensor:
+        """Attention [S, H] -> [S, H] over the window and, at a ratio above 0, selected entries.
+
+        From the first layer of ratio 1 on, windows begin at position decoder_start (spec 7.9).
+        """
         prefix = f"layers.{layer}"
         compressed = self.config.compress_ratios[layer] > 0
         positions = torch.arange(len(x))
@@ -383,6 +388,8 @@ class Attention:
         keys = self._window_keys(prefix, x, turns)
         age = positions[:, None] - positions
         allowed = (age >= 0) & (age < self.config.sliding_window)
+        if 1 in self.config.compress_ratios[: layer + 1]:
+            allowed &= positions >= decoder_start
         if compressed:
             self._update_entries(layer, x, sources, trace)
             self._update_selected(layer, x, query_latent, sources, trace)
@@ -536,8 +543,11 @@ class Oracle:
         self.attention = Attention(config, self.weights)
 
     @torch.no_grad()
-    def forward(self, token_ids: Sequence[int]) -> Trace:
-        """Run all layers over all positions of one sequence, from position 0 (spec 3)."""
+    def forward(self, token_ids: Sequence[int], decoder_start: int = 0) -> Trace:
+        """Run all layers over all positions of one sequence, from position 0 (spec 3).
+
+        decoder_start: of bounded replay, as in `Attention.backbone`.
+        """
         config = self.config
         streams, pre = self._embed(token_ids)
         rows = engram_rows(config, self.token_map, token_ids)
@@ -552,7 +562,7 @@ class Oracle:
             taps[layer] = self.weights.round(streams.mean(dim=1))
 
             def attention(x: Tensor, layer: int = layer) -> Tensor:
-                return self.attention.backbone(layer, x, sources, trace)
+                return self.attention.backbone(layer, x, sources, trace, decoder_start)
 
             top_k = config.num_experts_per_tok
             done = self._block(f"layers.{layer}", streams, pre, attention, top_k)

@@ -13,11 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deepinfer.sampling.noise import gumbel_noise
+from deepinfer.sampling.noise import gumbel_noise, row_key
 
 # Probabilities as whole numbers, the likeliest token's being 2**44: a vocabulary of 2**18 sums up
 # without overflow, and less than 2e-8 of the total is rounded away.
 _ONE = 2**44
+
+# Up to this share of tokens taking part, to find them is faster than to draw noise for all.
+_FEW = 1 / 3
 
 Numbers = npt.ArrayLike  # one for all rows, or one a row; on the host, where the branches are taken
 
@@ -40,16 +43,44 @@ def draw(
 ) -> Tensor:
     """A token of each row from the filtered distribution: float32 [T, V] -> int64 [T].
 
-    temperature: above 0. top_k, top_p, min_p: see `filter_logits`. seed, choice, position: see
-    `gumbel_noise`. The argmax of log-probability plus Gumbel noise is a draw from the distribution.
+    temperature, top_k, top_p, min_p: see `temper_and_filter`. seed, choice, position: see
+    `row_key`.
     """
-    num_rows, vocab_size = logits.shape
-    if num_rows == 0:
-        return torch.empty(0, dtype=torch.int64, device=logits.device)
-    tempered = logits.to(torch.float64) / _column(temperature, logits)
-    kept = filter_logits(tempered, top_k, top_p, min_p)
+    kept = temper_and_filter(logits, temperature, top_k, top_p, min_p)
     seeds, choices, positions = (_column(x, logits)[:, 0] for x in (seed, choice, position))
-    return greedy(kept + gumbel_noise(seeds, choices, positions, vocab_size))
+    return pick(kept, row_key(seeds, choices, positions))
+
+
+def pick(kept: Tensor, key: Tensor) -> Tensor:
+    """A draw from softmax(kept), by the numbers of each row's key.
+
+    kept: float64 [T, V], -inf for tokens that do not take part; key: int64 [T]. Returns int64 [T].
+    The argmax of log-probability plus Gumbel noise is a draw from the distribution, and a constant
+    that is missing in all of a row changes no argmax. A row in which nothing takes part gives a
+    token of no meaning.
+    """
+    num_rows, vocab_size = kept.shape
+    if num_rows == 0:
+        return torch.empty(0, dtype=torch.int64, device=kept.device)
+    takes_part = kept.isfinite()
+    # Noise is a function of the token's id: to leave some out changes nothing, but the time.
+    if int(takes_part.count_nonzero()) > _FEW * kept.numel():
+        token_ids = torch.arange(vocab_size, device=kept.device)
+        return greedy(kept + gumbel_noise(key[:, None], token_ids))
+    rows, token_ids = place = takes_part.nonzero(as_tuple=True)
+    noisy = kept[place] + gumbel_noise(key[rows], token_ids)
+    return greedy(kept.index_put(place, noisy))
+
+
+def temper_and_filter(
+    logits: Tensor, temperature: Numbers, top_k: Numbers, top_p: Numbers, min_p: Numbers
+) -> Tensor:
+    """Logits of the distribution that a row draws from: float32 [T, V] -> float64 [T, V], new.
+
+    temperature: above 0. top_k, top_p, min_p: see `filter_logits`.
+    """
+    tempered = logits.to(torch.float64) / _column(temperature, logits)
+    return filter_logits(tempered, top_k, top_p, min_p)
 
 
 def filter_logits(logits: Tensor, top_k: Numbers, top_p: Numbers, min_p: Numbers = 0.0) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.sampling.drafts import Proposed, rejection_rows, verify
 from deepinfer.sampling.draw import draw
 from deepinfer.sampling.logits import adjust_logits
 from deepinfer.sampling.logprobs import LOWEST_LOGPROB, score
@@ -23,12 +24,15 @@ class Sampled(NamedTuple):
     logprobs: Scores | None
 
 
-def sample(logits: Tensor, plan: SamplePlan) -> Sampled:
+def sample(logits: Tensor, plan: SamplePlan, proposed: Proposed | None = None) -> Sampled:
     """A token for each row, and the log-probabilities that were asked for.
 
     logits: float32 [R, V] on any device, left as it is. A row with a logit that is NaN or +inf, or
     with no finite one, is bad: token 0, its neighbours untouched. So is a row whose tokens are all
     banned. A forced token wins over everything but a broken row.
+
+    proposed: what the drafts were drawn from, of all `rejection_rows` of the plan. A bad row may
+    follow a row that differs from its draft; then it says nothing, like the token of any such row.
     """
     adjusted = adjust_logits(logits, plan)
     best, token_ids = adjusted.max(-1)
@@ -36,9 +40,14 @@ def sample(logits: Tensor, plan: SamplePlan) -> Sampled:
     is_broken = ~(best if adjusted is logits else logits.amax(-1)).isfinite()
     forced = torch.tensor(plan.forced, dtype=torch.int64, device=logits.device)
     is_bad = is_broken | (~best.isfinite() & (forced < 0))
-    drawn = np.flatnonzero(plan.temperature > 0.0)
+    tested = rejection_rows(plan)
+    drawn = np.setdiff1d(np.flatnonzero(plan.temperature > 0.0), tested, assume_unique=True)
     if drawn.size:
         token_ids[torch.tensor(drawn, device=logits.device)] = _draw_rows(adjusted, plan, drawn)
+    if tested.size:
+        assert proposed is not None
+        place = torch.tensor(tested, device=logits.device)
+        token_ids[place] = verify(adjusted[place], plan, tested, proposed)
     token_ids = torch.where(forced >= 0, forced, token_ids).masked_fill(is_bad, 0)
     return Sampled(
         token_ids=token_ids.to(torch.int32).cpu().numpy(),

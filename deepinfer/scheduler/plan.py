@@ -53,6 +53,7 @@ def make_plan(scheduled: Scheduled) -> StepPlan:
         num_computed=num_computed,
         num_rows=num_rows,
         block_tables=scheduled.block_tables[slot_ids, :max_blocks],
+        decoder_starts=np.array([request.decoder_start for request in requests], np.int32),
         token_ids=np.array(_new_tokens(scheduled), np.int32),
         sample_rows=ends[scheduled.sampled] - 1,
         score_rows=score_rows,

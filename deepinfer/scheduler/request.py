@@ -52,6 +52,7 @@ class Request:
     num_computed: tokens whose keys and values are stored; at least the last token is not.
     score_top: log-probabilities of the prompt's tokens are wanted, with so many likelier ones
         each; None if not. num_scored: prompt rows whose scores were handed out.
+    decoder_start: as `StepPlan.decoder_starts`; it stays, whatever is computed how often.
     slot_id, block_ids: what it owns while it runs; -1 and none otherwise.
     arrival: its place in the order of arrival, given by the scheduler.
     """
@@ -59,6 +60,7 @@ class Request:
     __slots__ = (
         "arrival",
         "block_ids",
+        "decoder_start",
         "finish_reason",
         "limits",
         "num_computed",
@@ -78,12 +80,14 @@ class Request:
         prompt_token_ids: Sequence[int],
         limits: Limits,
         score_top: int | None = None,
+        decoder_start: int = 0,
     ) -> None:
         self.request_id = request_id
         self.tokens = list(prompt_token_ids)
         self.num_prompt = len(self.tokens)
         self.limits = limits
         self.score_top = score_top
+        self.decoder_start = decoder_start
         self.arrival = -1
         self.state = State.WAITING
         self.finish_reason: Reason | None = None

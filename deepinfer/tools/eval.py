@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -24,6 +24,7 @@ from deepinfer.tools.eval_network import (
     loaded_model,
     long_attention_off,
     network_of,
+    replay_on,
 )
 from deepinfer.tools.eval_run import Answered, answer, cut, draw_cases, losses
 from deepinfer.tools.eval_scores import (
@@ -51,19 +52,28 @@ class Plan:
     """How much is measured.
 
     cases, long_cases: of each task, and of facts in long texts. fact_tokens: how long those are.
-    passages of passage_tokens: of text. drafted: sequences of each kind whose drafts are looked at.
+    replay_all: whether long prompts of all abilities are answered with bounded replay once more,
+    or only facts. passages of passage_tokens: of text. drafted: sequences of each kind whose drafts
+    are looked at.
     """
 
     cases: int = 500
     long_cases: int = 100
     fact_tokens: int = 1500
+    replay_all: bool = True
     passages: int = 80
     passage_tokens: int = 256
     drafted: int = 20
 
 
 QUICK: Final = Plan(
-    cases=16, long_cases=4, fact_tokens=500, passages=8, passage_tokens=128, drafted=2
+    cases=16,
+    long_cases=4,
+    fact_tokens=500,
+    replay_all=False,
+    passages=8,
+    passage_tokens=128,
+    drafted=2,
 )
 
 
@@ -97,20 +107,20 @@ def rights(answered: list[Answered]) -> list[bool]:
 
 
 def compared(
-    first: Mapping[str, list[Answered]], second: Mapping[str, list[Answered]]
+    first: Mapping[str, list[Answered]], second: Mapping[str, list[Answered]], how: str = ""
 ) -> Iterator[Line]:
     """How many points the second is worse at each ability, case by case; then at all together.
 
     Both are results of `abilities` with one plan: of two models, or of one whose network was
-    changed in between, as eval_network.py does it.
+    changed in between, as eval_network.py does it. how: what the second is, for the lines' names.
     """
     before: list[bool] = []
     after: list[bool] = []
     for name, cases in first.items():
-        yield paired(f"worse: {name}", rights(cases), rights(second[name]))
+        yield paired(f"worse: {name}{how}", rights(cases), rights(second[name]))
         before += rights(cases)
         after += rights(second[name])
-    yield paired("worse: all abilities", before, after)
+    yield paired(f"worse: all abilities{how}", before, after)
 
 
 def evaluate(llm: LLM, plan: Plan, text: str) -> Iterator[Line]:
@@ -126,6 +136,7 @@ def evaluate(llm: LLM, plan: Plan, text: str) -> Iterator[Line]:
         facts = next(cases for cases in answered.values() if cases[0].example.task == "fact")
         examples = [one.example for one in facts]
         yield share("the fact, compressed attention off", rights(answer(llm, examples)))
+    yield from replay_lines(llm, plan, answered)
     passages = cut(llm, text, plan.passages, plan.passage_tokens)
     before = losses(llm, passages)
     yield perplexity("perplexity of held-out text", before)
@@ -134,6 +145,38 @@ def evaluate(llm: LLM, plan: Plan, text: str) -> Iterator[Line]:
             yield rise("perplexity with Engram off, worse by", before, losses(llm, passages))
     if network.draft is not None:
         yield from _draft_lines(llm, plan, answered, passages)
+
+
+def replay_lines(llm: LLM, plan: Plan, answered: Mapping[str, list[Answered]]) -> Iterator[Line]:
+    """What bounded replay costs each ability that has long prompts, and all abilities together.
+
+    Nothing where the answers had it.
+    """
+    if loaded_model(llm).engine.keep_tokens is not None:
+        return
+    if not plan.replay_all:
+        answered = {n: cases for n, cases in answered.items() if cases[0].example.task == "fact"}
+    replayed = with_replay(llm, answered)
+    *lines, total = compared(answered, replayed, " with bounded replay")
+    for (name, cases), line in zip(answered.items(), lines, strict=True):
+        if any(one is not again for one, again in zip(cases, replayed[name], strict=True)):
+            yield line
+    if plan.replay_all:
+        yield total
+
+
+def with_replay(llm: LLM, answered: Mapping[str, list[Answered]]) -> dict[str, list[Answered]]:
+    """The same cases with bounded replay. A prompt of which it keeps all has the same answer by
+    construction, and is not asked again.
+    """
+    with replay_on(llm) as keep_tokens:
+        every = chain.from_iterable(answered.values())
+        long = [one.example for one in every if len(one.prompt_ids) > keep_tokens]
+        again = iter(answer(llm, long))
+    return {
+        name: [next(again) if len(one.prompt_ids) > keep_tokens else one for one in cases]
+        for name, cases in answered.items()
+    }
 
 
 def _draft_lines(

@@ -1,4 +1,5 @@
-"""Measures that need the network itself: parts of it switched off, and what its drafts are worth.
+"""Measures that need the network itself: parts of it switched off, bounded replay switched on, and
+what its drafts are worth.
 
 Knows the modules. A change of the network holds for a `with` block; what an engine keeps from
 before must not be read in it, so an engine with a prefix cache is to be emptied first.
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from deepinfer.config.replay import least_keep_tokens
 from deepinfer.engine.loading import LoadedModel
 from deepinfer.entrypoints.llm import LLM
 from deepinfer.kernels.kernelset import KernelSet
@@ -68,6 +70,20 @@ def long_attention_off(network: Network) -> Iterator[None]:
 
     with _kernels_changed([layer.attn for layer in network.layers], changed):
         yield
+
+
+@contextmanager
+def replay_on(llm: LLM) -> Iterator[int]:
+    """New requests have bounded replay; yields how many tokens of a prompt it keeps."""
+    model = loaded_model(llm)
+    kept = model.engine.keep_tokens
+    # The option was not checked against the model's window: the engine may have had no replay.
+    keep_tokens = max(model.options.keep_tokens, least_keep_tokens(model.config))
+    model.engine.keep_tokens = keep_tokens
+    try:
+        yield keep_tokens
+    finally:
+        model.engine.keep_tokens = kept
 
 
 @contextmanager

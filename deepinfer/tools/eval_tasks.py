@@ -24,7 +24,7 @@ from deepinfer.tools.eval_words import ADJECTIVES, NAMES, NOUNS
 
 _SUMS = ("What is {sum}?", "{sum} =", "Compute {sum}.")
 # A new line before the list: its first word is then the same tokens as in the answer.
-_COPIES = ("Repeat these words:\n{words}", "Copy:\n{words}", "Say again:\n{words}")
+COPIES: Final = ("Repeat these words:\n{words}", "Copy:\n{words}", "Say again:\n{words}")
 _FACT_INTRODUCTION = "Read this and remember it."
 # Tokens of the text with a fact.
 FACT_SIZES: Final = (50, 2000)
@@ -55,7 +55,7 @@ def make_sum(rng: Random, split: Split, size: int) -> Example:
 def make_copy(rng: Random, split: Split, size: int) -> Example:
     """Words to say again; size: how many. Every word is split."""
     words = draw_words(rng, split, NOUNS, size)
-    question = rng.choice(_COPIES).format(words=" ".join(words))
+    question = rng.choice(COPIES).format(words=" ".join(words))
     return Example("copy", (user(question),), Answer(" ".join(words)), keys=word_keys(words))
 
 
@@ -95,14 +95,20 @@ def draw_fact(rng: Random, split: Split) -> Fact:
 
 
 def fact_text(
-    rng: Random, split: Split, size: int, count: Callable[[str], int]
+    rng: Random,
+    split: Split,
+    size: int,
+    count: Callable[[str], int],
+    num_facts: int | None = None,
 ) -> tuple[str, list[Fact]]:
     """A text of about `size` tokens, and the facts in it, in no order.
 
-    count: tokens of a sentence. The text ends with the sentence that reaches the size. It has two
-    facts, and one more for each 200 tokens, anywhere; no two are about the same thing.
+    count: tokens of a sentence. The text ends with the sentence that reaches the size. Unless
+    `num_facts` says another number it has two facts, and one more for each 200 tokens. They are
+    anywhere; no two answer the same question, so that now and then there is one less.
     """
-    drawn = (draw_fact(rng, split) for _ in range(2 + size // 200))
+    wanted = 2 + size // 200 if num_facts is None else num_facts
+    drawn = (draw_fact(rng, split) for _ in range(wanted))
     facts = list({fact.question: fact for fact in drawn}.values())
     num_tokens, sentences = sum(count(fact.statement) for fact in facts), list[str]()
     while num_tokens < size:

@@ -35,6 +35,7 @@ class StepIndex:
     history: int64 [B * (W - 1)], ring rows of the positions before each sequence's first row, or
         None when every sequence is short enough for its rows to be written to the ring first and
         read there.
+    decoder_window_index: the same object as window_index in a step that hides nothing.
     window_rows, window_write: int64 [n], which rows go to the ring, and where.
     slack_rows, slack_write: int64 [n], the same for what is kept per slot for SLACK_ROWS positions.
     slack_read: int64 [B], where the position before each sequence's first row is kept.
@@ -45,6 +46,7 @@ class StepIndex:
     sequence_ids: Int64
     groups: tuple[Int64, ...]
     window_index: Int64
+    decoder_window_index: Int64
     history: Int64 | None
     window_rows: Int64
     window_write: Int64
@@ -68,6 +70,7 @@ def index_step(config: ModelConfig, plan: StepPlan) -> StepIndex:
 
     ring = config.sliding_window + SLACK_ROWS
     window_index, history = _window(rows, config.sliding_window, ring)
+    decoder_starts = plan.decoder_starts.astype(np.int64)
     window_rows = np.flatnonzero(place >= counts[sequence] - ring)
     slack_rows = np.flatnonzero(place >= counts[sequence] - SLACK_ROWS)
     return StepIndex(
@@ -75,6 +78,7 @@ def index_step(config: ModelConfig, plan: StepPlan) -> StepIndex:
         sequence_ids=sequence,
         groups=_groups(rows),
         window_index=window_index,
+        decoder_window_index=_decoder_window(rows, window_index, decoder_starts),
         history=history,
         window_rows=window_rows,
         window_write=_in_ring(slots[sequence], position, ring)[window_rows],
@@ -124,6 +128,15 @@ def _window(rows: _Rows, window: int, ring: int) -> tuple[Int64, Int64 | None]:
         sequence * kept + kept + back,
     )
     return np.where(seen < 0, -1, index), history
+
+
+def _decoder_window(rows: _Rows, window_index: Int64, decoder_starts: Int64) -> Int64:
+    """`Batch.decoder_window_index` [T, W]: nothing of positions before its sequence's start."""
+    window = window_index.shape[1]
+    if (np.maximum(rows.starts - window + 1, 0) >= decoder_starts).all():
+        return window_index  # every generated token ends here
+    seen = rows.position[:, None] + np.arange(1 - window, 1)
+    return np.where(seen < decoder_starts[rows.sequence][:, None], -1, window_index)
 
 
 def _lookback(rows: _Rows, ngram_size: int) -> Int64:

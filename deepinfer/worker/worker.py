@@ -82,13 +82,17 @@ class Worker:
             self._tensor(index.slack_write),
             token_ids[self._tensor(index.slack_rows)].to(kept_ids.dtype),
         )
+        window_index = decoder_window_index = self._tensor(index.window_index)
+        if index.decoder_window_index is not index.window_index:
+            decoder_window_index = self._tensor(index.decoder_window_index)
         return Batch(
             token_ids=token_ids,
             positions=self._tensor(index.positions),
             lookback=lookback,
             sequence_ids=self._tensor(index.sequence_ids),
             groups=tuple(self._tensor(rows) for rows in index.groups),
-            window_index=self._tensor(index.window_index),
+            window_index=window_index,
+            decoder_window_index=decoder_window_index,
             entries={
                 ratio: EntryRows(
                     members=self._tensor(rows.members),

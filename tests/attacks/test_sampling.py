@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from deepinfer.engine.sample_plan import Continuation, begin, build_sample_plan, prepare
+from deepinfer.engine.continuation import Continuation, begin, next_rows, prepare
+from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.errors import RequestError
 from deepinfer.front.intake import check_against
 from deepinfer.front.stream import TextStream
@@ -47,8 +48,8 @@ def test_hostile_params_in_one_batch(scale: float) -> None:
     rows = [row(SamplingParams(**params)) for params in HOSTILE]
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(len(rows) + 1, VOCAB_SIZE, generator=generator) * scale
-    together = sample(logits, build_sample_plan([*rows, row(neighbour)]))
-    alone = sample(logits[-1:], build_sample_plan([row(neighbour)]))
+    together = sample(logits, build_sample_plan(next_rows([*rows, row(neighbour)])))
+    alone = sample(logits[-1:], build_sample_plan(next_rows([row(neighbour)])))
     assert together.token_ids[-1] == alone.token_ids[0]
     assert not together.bad_rows.any()
     assert ((together.token_ids >= 0) & (together.token_ids < VOCAB_SIZE)).all()
@@ -62,7 +63,7 @@ def test_hostile_params_in_one_batch(scale: float) -> None:
 def test_every_token_is_an_end() -> None:
     """G13: min_tokens with all tokens as end tokens leaves none, and the sampler dies."""
     params = SamplingParams(stop_token_ids=[*range(VOCAB_SIZE)], min_tokens=5)
-    plan = build_sample_plan([row(SamplingParams(temperature=0)), row(params)])
+    plan = build_sample_plan(next_rows([row(SamplingParams(temperature=0)), row(params)]))
     result = sample(torch.zeros(2, VOCAB_SIZE), plan)
     assert result.bad_rows.tolist() == [False, True]
 

@@ -39,6 +39,7 @@ def make_engine(
     num_rows: int = 512,
     max_model_len: int = 512,
     kept_as: torch.dtype = torch.bfloat16,
+    keep_tokens: int | None = None,
 ) -> Engine:
     """An engine with nothing in it.
 
@@ -51,7 +52,7 @@ def make_engine(
         SlotPool(num_slots),
     )
     worker = Worker(network, make_pools(config, num_blocks, num_slots, dtype=kept_as))
-    return Engine(scheduler, worker, [config.eos_token_id])
+    return Engine(scheduler, worker, [config.eos_token_id], keep_tokens=keep_tokens)
 
 
 def assert_empty(engine: Engine) -> None:
@@ -165,6 +166,7 @@ def run_logits(
             num_computed=_int32([done[n] for n in names]),
             num_rows=_int32(counts),
             block_tables=_tables([blocks[n] for n in names]),
+            decoder_starts=_int32([0] * len(names)),
             token_ids=_int32(list(chain.from_iterable(ids))),
             sample_rows=_int32([]),
             score_rows=_int32([]),

@@ -127,9 +127,10 @@ class KeepingStore(FreshStore):
 
 
 @torch.no_grad()
-def run_whole(network: Network, token_ids: Tensor) -> Tensor:
-    """int64 [B, S] -> logits [B, S, vocab]."""
-    return network(token_ids)
+def run_whole(network: Network, token_ids: Tensor, decoder_start: int = 0) -> Tensor:
+    """int64 [B, S] -> logits [B, S, vocab]. decoder_start: of bounded replay."""
+    batch = make_batch(network.setup.config, token_ids, decoder_start=decoder_start)
+    return network.head(network.run(batch, FreshStore()).final).unflatten(0, token_ids.shape)
 
 
 @torch.no_grad()
@@ -152,11 +153,13 @@ def every(step: int, length: int) -> list[int]:
 
 
 @torch.no_grad()
-def run_greedily(network: Network, prompt: list[int], num_tokens: int) -> list[int]:
+def run_greedily(
+    network: Network, prompt: list[int], num_tokens: int, decoder_start: int = 0
+) -> list[int]:
     """Generate as an engine does: the prompt in one forward, then one token a forward."""
     store, tokens, start = GrowingStore(1), list(prompt), 0
     while len(tokens) < len(prompt) + num_tokens:
-        batch = make_batch(network.setup.config, torch.tensor([tokens]), start)
+        batch = make_batch(network.setup.config, torch.tensor([tokens]), start, decoder_start)
         final = network.run(batch, store).final
         start = len(tokens)
         tokens.append(int(network.head(final[-1:]).argmax()))

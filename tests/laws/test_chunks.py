@@ -136,6 +136,7 @@ def ragged_batch(network: Network, sequences: list[Tensor]) -> Batch:
         sequence_ids=torch.cat([b.sequence_ids + i for i, b in enumerate(alone)]),
         groups=(padded(rows, -1),),
         window_index=padded(windows, -1),
+        decoder_window_index=padded(windows, -1),
         entries=entries,
     )
 

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepinfer.config.model import ModelConfig
+from deepinfer.engine.engine import Engine
 from deepinfer.model.network import Network
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
@@ -32,7 +33,9 @@ from tests.laws.engines import (
 )
 from tests.laws.networks import run_greedily, run_whole
 
-MODES = ("fp32", "bf16")
+# Networks, and how much of a prompt bounded replay keeps: the toy's window is 16.
+KEEP = 24
+MODES = {"fp32": ("fp32", None), "bf16": ("bf16", None), "replay": ("fp32", KEEP)}
 LENGTHS = (1, 2, 3, 8, 17, 40, 126, 128, 150)
 MANY_IDS = tuple(range(3, 512, 7))
 
@@ -72,6 +75,12 @@ def make_repertoire() -> list[Job]:
     return jobs
 
 
+def engine_of(networks: dict[str, Network], mode: str, **sizes: int) -> Engine:
+    """An engine of one of the modes."""
+    name, keep_tokens = MODES[mode]
+    return make_engine(networks[name], keep_tokens=keep_tokens, **sizes)
+
+
 REPERTOIRE = make_repertoire()
 Alone = Callable[[str, int], RequestOutput]
 
@@ -87,7 +96,7 @@ def alone(tiny_networks: dict[str, Network], tokenizer: Tokenizer) -> Alone:
 
     @cache
     def run(mode: str, number: int) -> RequestOutput:
-        engine = make_engine(tiny_networks[mode])
+        engine = engine_of(tiny_networks, mode)
         return run_jobs(engine, tokenizer, [REPERTOIRE[number]])[0]
 
     return run
@@ -102,6 +111,18 @@ def test_repertoire(alone: Alone) -> None:
     assert stops == {str, int, type(None)}
     assert any(one.token_ids[-1] == 1 and one.finish_reason == "stop" for one in ends)
     assert len({tuple(one.token_ids) for one in ends}) > 0.8 * len(ends)
+
+
+def test_who_is_replayed(alone: Alone) -> None:
+    """Short prompts and scored ones get other answers with replay, or long ones never do."""
+    changed = []
+    for number, job in enumerate(REPERTOIRE):
+        same = alone("replay", number) == alone("fp32", number)
+        if len(job.prompt) <= KEEP or job.params.prompt_logprobs is not None:
+            assert same, number
+        else:
+            changed.append(not same)
+    assert sum(changed) > 0.5 * len(changed)
 
 
 # ---- company -------------------------------------------------------------------------------------
@@ -152,8 +173,8 @@ def test_any_company(
 ) -> None:
     """A12, A13, B02, F02, F03, G10, G11, G12, K01, K04, K09: company changes an answer."""
     numbers, jobs = company
-    engine = make_engine(
-        tiny_networks[mode], num_blocks=num_blocks, num_slots=num_slots, num_rows=num_rows
+    engine = engine_of(
+        tiny_networks, mode, num_blocks=num_blocks, num_slots=num_slots, num_rows=num_rows
     )
     outputs = run_watched(engine, tokenizer, jobs, poison_free)
     for number, job, output in zip(numbers, jobs, outputs, strict=True):
@@ -168,7 +189,7 @@ def test_all_at_once(
     order = list(range(len(REPERTOIRE)))
     for seed in (0, 1):
         random.Random(seed).shuffle(order)
-        engine = make_engine(tiny_networks[mode], num_blocks=128, num_slots=64)
+        engine = engine_of(tiny_networks, mode, num_blocks=128, num_slots=64)
         jobs = [REPERTOIRE[number] for number in order]
         outputs = run_watched(engine, tokenizer, jobs, poison_free)
         assert outputs == [alone(mode, number) for number in order]
@@ -177,12 +198,14 @@ def test_all_at_once(
 # ---- preemption ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "num_rows"), [("fp32", 20), ("fp32", 512), ("bf16", 64)])
+@pytest.mark.parametrize(
+    ("mode", "num_rows"), [("fp32", 20), ("fp32", 512), ("bf16", 64), ("replay", 20)]
+)
 def test_preempted_is_not_preempted(
     tiny_networks: dict[str, Network], tokenizer: Tokenizer, mode: str, num_rows: int
 ) -> None:
     """K01: what is computed again gives other tokens, reports the prompt twice, or leaks."""
-    rng = random.Random(num_rows)
+    rng, scored = random.Random(num_rows), None if mode == "replay" else 1
     jobs = [
         Job(
             some_ids(number, rng.randint(118, 127)),
@@ -191,17 +214,17 @@ def test_preempted_is_not_preempted(
                 seed=number,
                 max_tokens=14,
                 logprobs=2,
-                prompt_logprobs=1,
+                prompt_logprobs=scored,
                 frequency_penalty=0.5,
             ),
             arrival=number,
         )
         for number in range(5)
     ]
-    ample = make_engine(tiny_networks[mode], num_rows=num_rows)
+    ample = engine_of(tiny_networks, mode, num_rows=num_rows)
     expected = run_jobs(ample, tokenizer, jobs)
     assert ample.scheduler.counters.num_preemptions == 0
-    tight = make_engine(tiny_networks[mode], num_rows=num_rows, num_blocks=3, max_model_len=3 * 128)
+    tight = engine_of(tiny_networks, mode, num_rows=num_rows, num_blocks=3, max_model_len=3 * 128)
     found = run_watched(tight, tokenizer, jobs, poison_free)
     assert tight.scheduler.counters.num_preemptions > 0
     assert found == expected
@@ -245,17 +268,24 @@ def test_choices_are_themselves_alone(
     seed=st.integers(0, 99),
     length=st.integers(1, 60),
     num_rows=st.sampled_from([8, 31, 512]),
+    keep_tokens=st.sampled_from([None, 22, 30]),
 )
 def test_greedy_is_the_networks_own(
-    exact: Network, tokenizer: Tokenizer, seed: int, length: int, num_rows: int
+    exact: Network,
+    tokenizer: Tokenizer,
+    seed: int,
+    length: int,
+    num_rows: int,
+    keep_tokens: int | None,
 ) -> None:
-    """A02: paging chooses other tokens than the network that keeps all it ever computed."""
+    """A02: paging chooses other tokens than the network that keeps all it ever computed; or replay
+    begins at another position."""
     prompt = some_ids(seed, length)
     job = Job(prompt, SamplingParams(temperature=0, max_tokens=12, ignore_eos=True))
-    (output,) = run_jobs(
-        make_engine(exact, num_rows=num_rows, kept_as=torch.float32), tokenizer, [job]
-    )
-    assert output.token_ids == run_greedily(exact, prompt, 12)
+    engine = make_engine(exact, num_rows=num_rows, kept_as=torch.float32, keep_tokens=keep_tokens)
+    (output,) = run_jobs(engine, tokenizer, [job])
+    first = max(0, length - keep_tokens) if keep_tokens else 0
+    assert output.token_ids == run_greedily(exact, prompt, 12, first)
 
 
 @pytest.mark.parametrize("num_rows", [8, 50, 512])

@@ -62,6 +62,16 @@ def test_every_length(exact, exact_oracle, length):
     assert error(exact, exact_oracle, tokens(length)).max() < TOLERANCE
 
 
+@pytest.mark.parametrize("decoder_start", [1, 17, 38, 59, 60])
+def test_replay_is_the_oracles(exact, exact_oracle, decoder_start):
+    """Guards bounded replay: the layer it begins in, the first position, rows without windows."""
+    token_ids = tokens(60)
+    expected = exact_oracle.forward(token_ids.tolist(), decoder_start).logits
+    found = run_whole(exact, token_ids[None], decoder_start)[0]
+    assert_close(found, expected, TOLERANCE)
+    assert (found - run_whole(exact, token_ids[None])[0]).abs().max() > 0.1
+
+
 @pytest.mark.parametrize("topk", [4, 8])
 def test_topk_is_the_configured_one(with_topk, topk):
     """Guards against a second source of the value, which short prompts would hide. A05."""

@@ -23,6 +23,8 @@ _POEMS = "fortunes-zh/usr/share/games/fortunes"
 _R_STRING = re.compile(rb"\x00\x04\x00\x09(.{4})|\x00\x00\x80\x09(.{4})", re.DOTALL)
 # The first line of each novel that is taken, and the name of its file.
 NOVELS: Final = {
+    "EMMA": "emma",
+    "MANSFIELD PARK": "mansfield_park",
     "NORTHANGER ABBEY": "northanger_abbey",
     "PERSUASION": "persuasion",
     "PRIDE AND PREJUDICE": "pride_and_prejudice",

@@ -28,6 +28,10 @@ class TrainingTokenizer(PromptTokenizer, Protocol):
     bos_id: int
     eos_id: int
     pad_id: int
+    vocab_len: int
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that one token stands for."""
 
 
 def conversation_of(example: Example) -> Conversation:

@@ -133,10 +133,12 @@ def _row(documents: list[Document], seq_len: int, pad_id: int) -> Rows:
     return Rows(token_ids, is_target)
 
 
-def load_mix(tokenizer_folder: Path, seq_len: int, level: float = 1.0) -> Mix:
+def load_mix(
+    tokenizer_folder: Path, seq_len: int, level: float = 1.0, *, is_late: bool = False
+) -> Mix:
     """The usual mix with the tokenizer of a folder."""
     config = parse_model_config(demo_config(tokenizer_folder))
-    return Mix(load_tokenizer(tokenizer_folder, config), seq_len, level)
+    return Mix(load_tokenizer(tokenizer_folder, config), seq_len, level, is_late=is_late)
 
 
 def main() -> int:
@@ -147,10 +149,12 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--level", type=float, default=1.0)
+    parser.add_argument("--late", action="store_true", help="for the stages after pretrain")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--name", default="train")
     given = parser.parse_args()
-    mix, start = load_mix(given.tokenizer, given.seq_len, given.level), time.monotonic()
+    mix = load_mix(given.tokenizer, given.seq_len, given.level, is_late=given.late)
+    start = time.monotonic()
     rows = draw_rows_in_parallel(mix, given.name, given.rows, given.processes)
     save(given.out, rows)
     took, pad_id = time.monotonic() - start, mix.tokenizer.pad_id

@@ -1,5 +1,5 @@
 """Tasks with numbers that are trained and not part of `deepinfer eval`: sums with thoughts,
-counting, dates.
+counting, sorting, dates.
 
 Each is a pure function of a random generator, a split and a size, like those of
 deepinfer/tools/eval_tasks.py.
@@ -15,13 +15,9 @@ from deepinfer.tools.eval_examples import (
     Split,
     Task,
     draw_until,
-    draw_words,
-    of_split,
     user,
-    word_keys,
 )
 from deepinfer.tools.eval_tasks import draw_sum, make_sum
-from deepinfer.tools.eval_words import NOUNS
 
 _THINKING = {"thinking": True}
 _MONTHS: Final = (
@@ -85,16 +81,6 @@ def make_count_up(rng: Random, split: Split, size: int) -> Example:
     return Example("count_up", (question,), Answer(" ".join(map(str, numbers))), keys=(key,))
 
 
-def make_how_many(rng: Random, split: Split, size: int) -> Example:
-    """How often one of two words stands in a list of `size`."""
-    words = rng.sample(of_split(NOUNS, split), 2)
-    listed = [rng.choice(words) for _ in range(size)]
-    key = f"how many {' '.join(words)}"
-    question = user(f"How many times is {words[0]} in: {' '.join(listed)}?")
-    answer = Answer(str(listed.count(words[0])))
-    return Example("how_many", (question,), answer, keys=(key, *word_keys(words)))
-
-
 def make_sort(rng: Random, split: Split, size: int) -> Example:
     """`size` numbers below 100, in order."""
     numbers, key = draw_until(
@@ -124,21 +110,11 @@ def make_date(rng: Random, split: Split, size: int) -> Example:
     return Example("date", (user(question),), Answer(answer), keys=(key,))
 
 
-def make_reverse(rng: Random, split: Split, size: int) -> Example:
-    """Words in the opposite order; size: how many."""
-    words = draw_words(rng, split, NOUNS, size)
-    question = user(f"Reverse the order of these words:\n{' '.join(words)}")
-    answer = Answer(" ".join(reversed(words)))
-    return Example("reverse", (question,), answer, keys=word_keys(words))
-
-
 NUMBER_TASKS: Final = (
     Task("small_sum", make_sum, (1, 1)),
     Task("thought_sum", make_thought_sum, (1, 4)),
     Task("product", make_product, (1, 2)),
     Task("count_up", make_count_up, (3, 20)),
-    Task("how_many", make_how_many, (2, 12)),
     Task("sort", make_sort, (2, 8)),
     Task("date", make_date, (1, 9)),
-    Task("reverse", make_reverse, (2, 20)),
 )

@@ -17,15 +17,16 @@ from deepinfer.tools.eval_examples import (
     Task,
     draw_until,
     draw_words,
-    of_split,
     user,
     word_key,
 )
 from deepinfer.tools.eval_structured import FIELDS, draw_tool, in_words, make_call
 from deepinfer.tools.eval_tasks import FACT_SIZES, SUM, draw_fact, draw_sum, fact_text
-from deepinfer.tools.eval_words import NAMES, NOUNS
+from deepinfer.tools.eval_words import NAMES
 
-_MOST_QUESTIONS: Final = 6
+_MOST_QUESTIONS: Final = 10
+# A dense text has a fact for every so many tokens, drawn anew for each.
+_TOKENS_PER_FACT: Final = (25, 60)
 _GREETINGS: Final = ("Hello", "Hi", "Good morning", "Good evening")
 _CHINESE: Final = tuple(
     "山 水 风 月 花 鸟 云 雨 雪 江 河 湖 海 天 地 日 星 夜 春 夏 秋 冬 东 西 南 北 人 马 牛 羊 鱼 "
@@ -90,11 +91,14 @@ def make_told(rng: Random, split: Split, size: int) -> Example:
 def make_facts_task(count: Callable[[str], int]) -> Task:
     """Several questions about one long text, for a long text with one question teaches little.
 
-    size: tokens of the text, as `count` has them.
+    Half of the texts have as many facts as evaluation's, half are dense: a fact that nobody asks
+    for is what the others must be told apart from. size: tokens of the text, as `count` has them.
     """
 
     def make(rng: Random, split: Split, size: int) -> Example:
-        text, facts = fact_text(rng, split, size, count)
+        dense = max(2, size // rng.randint(*_TOKENS_PER_FACT))
+        num_facts = dense if rng.random() < 0.5 else None
+        text, facts = fact_text(rng, split, size, count, num_facts)
         asked = rng.sample(facts, rng.randint(1, min(len(facts), _MOST_QUESTIONS)))
         messages: list[Mapping[str, Any]] = [user(f"{text}\n{asked[0].question}")]
         for before, fact in pairwise(asked):
@@ -141,22 +145,6 @@ def make_chinese(rng: Random, split: Split, size: int) -> Example:
     return Example("chinese", (user(f"请{verb}：{text}"),), answer, keys=(key,))
 
 
-def make_pick(rng: Random, split: Split, size: int) -> Example:
-    """Which of `size` words comes first, last, or after another."""
-    words = rng.sample(of_split(NOUNS, split), size)
-    place = rng.randrange(size - 1)
-    questions = (
-        ("Which word is first", words[0]),
-        ("Which word is last", words[-1]),
-        (f"Which word comes after {words[place]}", words[place + 1]),
-    )
-    question, answer = rng.choice(questions)
-    key = f"list {' '.join(words)}"
-    return Example(
-        "pick", (user(f"{question} in: {' '.join(words)}?"),), Answer(answer), keys=(key,)
-    )
-
-
 def _assistant(content: str, calls: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": content}
     return message | ({"tool_calls": calls} if calls else {})
@@ -177,5 +165,4 @@ TURN_TASKS: Final = (
     Task("told", make_told, (1, 6)),
     Task("greeting", make_greeting, (1, 1)),
     Task("chinese", make_chinese, (2, 12)),
-    Task("pick", make_pick, (2, 8)),
 )

@@ -29,6 +29,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "kv_cache_bytes": (0, -1, 2**60 + 1, 1e9, "1G", True),
     "gpu_memory_utilization": (0, -0.1, 1.01, math.nan, math.inf, "0.9", None, True),
     "batch_invariant": ("on", 1, 0),
+    "replay": ("on", "compact", "", "MASK", False, 1, []),
+    "keep_tokens": (-1, 2**31, 140.0, "140", True),
     "seed": (2**64, -(2**63) - 1, 1.0, "1", True),
     "data_parallel_size": (0, 2, 1.0, "1", None, True),
     "context_parallel_size": (0, 2, 1.0, "1", None, True),
@@ -67,6 +69,8 @@ def test_defaults(tiny_config: ModelConfig) -> None:
         kv_cache_bytes=2000,
         num_threads=1,
         seed=None,
+        replay="off",
+        keep_tokens=140,
     )
 
 
@@ -163,6 +167,42 @@ def test_batch_invariance(tiny_config: ModelConfig) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve(EngineArgs(batch_invariant=True), tiny_config, NVIDIA)
     assert caught.value.where == "batch_invariant"
+
+
+@pytest.mark.parametrize(("asked", "window", "kept"), [(None, 128, 140), (22, 16, 22)])
+def test_keep_tokens(asked: int | None, window: int, kept: int, tiny_config: ModelConfig) -> None:
+    """Replay keeps another number of tokens than asked for, or refuses the least one."""
+    model = replace(tiny_config, sliding_window=window)
+    assert resolve(EngineArgs(replay="mask", keep_tokens=asked), model, PLAIN).keep_tokens == kept
+
+
+@pytest.mark.parametrize(("asked", "window", "least"), [(133, 128, 134), (None, 135, 141)])
+def test_too_few_tokens_kept(
+    asked: int | None, window: int, least: int, tiny_config: ModelConfig
+) -> None:
+    """The last token of a prompt sees less than its window, or drafts reach before what is kept."""
+    model = replace(tiny_config, sliding_window=window)
+    with pytest.raises(ConfigError, match=f"from {least} to") as caught:
+        resolve(EngineArgs(replay="mask", keep_tokens=asked), model, PLAIN)
+    assert caught.value.where == "keep_tokens"
+    assert "replay=off" in caught.value.hint
+    resolve(EngineArgs(keep_tokens=asked), model, PLAIN)  # and without replay nothing is hidden
+
+
+def test_replay_that_is_not_there_yet(tiny_config: ModelConfig) -> None:
+    """A mode of DeepInfer is called a mistake, and nobody hears of the one that does the same."""
+    args: dict[str, Any] = {"replay": "compact"}
+    with pytest.raises(ConfigError) as caught:
+        resolve(EngineArgs(**args), tiny_config, PLAIN)
+    assert "mask" in caught.value.hint
+
+
+def test_replay_of_a_model_that_needs_all_rows(tiny_config: ModelConfig) -> None:
+    """Entries of a later source are made of rows that saw no window."""
+    model = replace(tiny_config, kv_source_layer_ids=(2, 4, 6, 8))
+    with pytest.raises(ConfigError, match=r"\[6, 8\]") as caught:
+        resolve(EngineArgs(replay="mask"), model, PLAIN)
+    assert caught.value.where == "replay"
 
 
 def test_engine_args() -> None:

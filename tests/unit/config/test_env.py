@@ -41,6 +41,19 @@ def test_bad_value_of_an_honoured_name(value: str) -> None:
     assert caught.value.where == "environment DEEPINFER_ACCELERATOR"
 
 
+def test_replay() -> None:
+    """The names of replay are read in part, or a mode that is not there yet passes for another."""
+    mode, keep = (f"DEEPINFER_YOCO_PREFILL_{end}" for end in ("TRUNCATION_MODE", "KEEP_TOKENS"))
+    found = read_environment({mode: "mask", keep: "150"})
+    assert found == Environment(replay="mask", keep_tokens=150)
+    assert read_environment({mode: "off", keep: "0"}) == Environment(replay="off", keep_tokens=0)
+    for name, value in ((mode, "compact"), (mode, "1"), (keep, "-1"), (keep, "many")):
+        with pytest.raises(ConfigError, match=value) as caught:
+            read_environment({name: value})
+        assert caught.value.where == f"environment {name}"
+        assert ("mask" in caught.value.hint) == (name == mode)
+
+
 @pytest.mark.parametrize("row", REFUSED, ids=by_name)
 @pytest.mark.parametrize("value", STRONG_VALUES)
 def test_refused_by_name(row: EnvName, value: str) -> None:

@@ -14,12 +14,14 @@ from deepinfer.engine.loading import load_model, this_machine
 from deepinfer.errors import CheckpointError, ConfigError
 
 Lines = list[str]
+REPLAY = "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE"
+KEEP_TOKENS = "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS"
 
 
 @pytest.fixture(autouse=True)
 def plain_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No GPU, no setting of the one who runs this, an empty home and working folder."""
-    for name in ("DEEPINFER_HF_MODEL_DIR", "DEEPINFER_ACCELERATOR"):
+    for name in ("DEEPINFER_HF_MODEL_DIR", "DEEPINFER_ACCELERATOR", REPLAY, KEEP_TOKENS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
@@ -79,6 +81,7 @@ def test_everything_is_there(tiny_dir: Path) -> None:
         {"act_quant": "on"},
         {"max_model_len": 10**9},
         {"num_threads": 0},
+        {"keep_tokens": 21, "replay": "mask"},
     ],
     ids=str,
 )
@@ -94,7 +97,13 @@ def test_options_are_checked_before_weights_are_read(
 @pytest.mark.usefixtures("no_search")
 @pytest.mark.parametrize(
     "option",
-    [{"device": "cuda"}, {"device": "npu"}, {"device": "gpu"}, {"dtype": "fp32"}],
+    [
+        {"device": "cuda"},
+        {"device": "npu"},
+        {"device": "gpu"},
+        {"dtype": "fp32"},
+        {"replay": "compact"},
+    ],
     ids=str,
 )
 def test_options_are_checked_before_a_download(option: dict[str, Any]) -> None:
@@ -186,6 +195,19 @@ def test_refused_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("DEEPINFER_FORCE_LOAD_BALANCE", "1")
     with pytest.raises(ConfigError, match="DEEPINFER_FORCE_LOAD_BALANCE"):
         load_model("owner/name", EngineArgs())
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"), [({}, 30), ({"keep_tokens": 40}, 40), ({"replay": "off"}, None)], ids=str
+)
+def test_replay_of_the_environment(
+    options: dict[str, Any], kept: int | None, tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replay of the environment never reaches the engine, or wins over an option."""
+    assert load_model(str(tiny_dir), EngineArgs()).engine.keep_tokens is None
+    monkeypatch.setenv(REPLAY, "mask")
+    monkeypatch.setenv(KEEP_TOKENS, "30")
+    assert load_model(str(tiny_dir), EngineArgs(**options)).engine.keep_tokens == kept
 
 
 def test_no_model_is_a_toy_and_says_so(tmp_path: Path) -> None:

@@ -5,13 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from deepinfer.engine.sample_plan import (
-    Continuation,
-    TokenCounts,
-    begin,
-    build_sample_plan,
-    prepare,
-)
+from deepinfer.engine.continuation import Continuation, TokenCounts, begin, next_rows, prepare
+from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.step import TokenLists
 
@@ -44,7 +39,9 @@ def test_rows_have_their_own_numbers() -> None:
         frequency_penalty=-1.25,
         logprobs=3,
     )
-    plan = build_sample_plan([start(SamplingParams(), [4, 5]), start(params, [6], [7, 8])])
+    plan = build_sample_plan(
+        next_rows([start(SamplingParams(), [4, 5]), start(params, [6], [7, 8])])
+    )
     assert plan.temperature.tolist() == [1.0, 0.5]
     assert plan.top_k.tolist() == [-1, 7]
     assert plan.top_p.tolist() == [1.0, 0.25]
@@ -64,7 +61,7 @@ def test_types() -> None:
     reals = ("temperature", "top_p", "min_p", "repetition", "presence", "frequency")
     int32s = ("top_k", "choices", "forced", "num_logprobs")
     for rows in ([], [start(SamplingParams(), [3])]):
-        plan = build_sample_plan(rows)
+        plan = build_sample_plan(next_rows(rows))
         for names, dtype in ((reals, np.float32), (int32s, np.int32)):
             assert all(getattr(plan, name).dtype == dtype for name in names)
         assert plan.seeds.dtype == plan.positions.dtype == np.int64
@@ -78,16 +75,16 @@ def test_types() -> None:
 def test_seed_as_a_word(seed: int, word: int) -> None:
     """A seed above 2**63 does not fit into the array, or becomes another one."""
     prepared = prepare(SamplingParams(), seed=seed, choice=0, eos_ids=EOS_IDS)
-    assert build_sample_plan([begin(prepared, [3])]).seeds.tolist() == [word]
+    assert build_sample_plan(next_rows([begin(prepared, [3])])).seeds.tolist() == [word]
 
 
 @pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
 def test_only_what_was_generated_is_counted(penalty: str) -> None:
     """G12: penalties count the prompt, or not the last token."""
     row = start(SamplingParams(**{penalty: 0.5}), [9, 9, 8], [8, 7, 8])
-    assert pairs(build_sample_plan([row]).produced) == {(0, 8, 2.0), (0, 7, 1.0)}
+    assert pairs(build_sample_plan(next_rows([row])).produced) == {(0, 8, 2.0), (0, 7, 1.0)}
     row.add(7)
-    plan = build_sample_plan([start(SamplingParams(), [7], [7]), row])
+    plan = build_sample_plan(next_rows([start(SamplingParams(), [7], [7]), row]))
     assert pairs(plan.produced) == {(1, 8, 2.0), (1, 7, 2.0)}
     assert pairs(plan.seen) == set()
     assert plan.positions.tolist() == [2, 7]
@@ -96,7 +93,7 @@ def test_only_what_was_generated_is_counted(penalty: str) -> None:
 def test_seen_is_prompt_and_output() -> None:
     """The repetition penalty forgets the prompt, or counts a token twice."""
     row = start(SamplingParams(repetition_penalty=1.1), [9, 9, 8], [8, 7])
-    plan = build_sample_plan([row])
+    plan = build_sample_plan(next_rows([row]))
     assert pairs(plan.seen) == {(0, 9, 0.0), (0, 8, 0.0), (0, 7, 0.0)}
     assert pairs(plan.produced) == set()
 
@@ -104,7 +101,7 @@ def test_seen_is_prompt_and_output() -> None:
 def test_a_plan_stays_what_it_was() -> None:
     """G12: the next token is counted into a plan that is still being worked on."""
     row = start(SamplingParams(frequency_penalty=1.0, repetition_penalty=2.0), [3], [4])
-    plan = build_sample_plan([row])
+    plan = build_sample_plan(next_rows([row]))
     before = pairs(plan.produced), pairs(plan.seen)
     row.add(4)
     assert (pairs(plan.produced), pairs(plan.seen)) == before
@@ -126,18 +123,18 @@ def test_min_tokens_holds_back_every_end() -> None:
     row = start(SamplingParams(min_tokens=2, stop_token_ids=[6, 5]), [3])
     expected = {(0, 1, 0.0), (0, 5, 0.0), (0, 6, 0.0)}
     for _ in range(2):
-        assert pairs(build_sample_plan([row]).banned) == expected
+        assert pairs(build_sample_plan(next_rows([row])).banned) == expected
         row.add(9)
-    assert pairs(build_sample_plan([row]).banned) == set()
+    assert pairs(build_sample_plan(next_rows([row])).banned) == set()
 
 
 def test_an_ignored_end_is_no_end() -> None:
     """G13: what is held back differs from what ends the generation."""
     row = start(SamplingParams(min_tokens=2, ignore_eos=True, stop_token_ids=[6]), [3])
     assert row.prepared.end_ids.tolist() == [6]
-    assert pairs(build_sample_plan([row]).banned) == {(0, 6, 0.0)}
+    assert pairs(build_sample_plan(next_rows([row])).banned) == {(0, 6, 0.0)}
     none = start(SamplingParams(min_tokens=2, ignore_eos=True), [3])
-    assert pairs(build_sample_plan([none, row]).banned) == {(1, 6, 0.0)}
+    assert pairs(build_sample_plan(next_rows([none, row])).banned) == {(1, 6, 0.0)}
 
 
 def test_golden_tokens() -> None:
@@ -145,7 +142,7 @@ def test_golden_tokens() -> None:
     row = start(SamplingParams(golden_token_ids=[7, -1, 8]), [3, 3])
     forced = []
     for _ in range(4):
-        forced += build_sample_plan([row]).forced.tolist()
+        forced += build_sample_plan(next_rows([row])).forced.tolist()
         row.add(9)
     assert forced == [7, -1, 8, -1]
 
@@ -155,13 +152,17 @@ def test_bias() -> None:
     rows = [
         start(SamplingParams(logit_bias=bias), [3]) for bias in ({4: -100, 6: 0.5}, None, {4: 1})
     ]
-    assert pairs(build_sample_plan(rows).bias) == {(0, 4, -100.0), (0, 6, 0.5), (2, 4, 1.0)}
+    assert pairs(build_sample_plan(next_rows(rows)).bias) == {
+        (0, 4, -100.0),
+        (0, 6, 0.5),
+        (2, 4, 1.0),
+    }
 
 
 @pytest.mark.parametrize("temperature", [0, 1e-12, 9e-6])
 def test_greedy_is_temperature_zero(temperature: float) -> None:
     """G01: a temperature near zero is divided by."""
-    plan = build_sample_plan([start(SamplingParams(temperature=temperature), [3])])
+    plan = build_sample_plan(next_rows([start(SamplingParams(temperature=temperature), [3])]))
     assert plan.temperature.tolist() == [0.0]
 
 
@@ -171,7 +172,7 @@ def test_extreme_numbers_fit_into_float32() -> None:
         start(SamplingParams(temperature=1e300, repetition_penalty=penalty), [3])
         for penalty in (1e300, 1e-300)
     ]
-    plan = build_sample_plan(rows)
+    plan = build_sample_plan(next_rows(rows))
     assert np.isfinite(plan.temperature).all()
     assert np.isfinite(plan.repetition).all()
     assert (plan.repetition > 0).all()
@@ -183,6 +184,6 @@ def test_a_step_of_64_rows_is_quick() -> None:
     taken = []
     for _ in range(50):
         begun = time.perf_counter()
-        build_sample_plan(rows)
+        build_sample_plan(next_rows(rows))
         taken.append(time.perf_counter() - begun)
     assert min(taken) < 0.3e-3

@@ -72,6 +72,17 @@ def test_window(tiny_config, start):
         assert index == [NONE] * (window - len(expected)) + expected
 
 
+@pytest.mark.parametrize("start", [0, 7, 39])
+@pytest.mark.parametrize("decoder_start", [0, 1, 30, 40])
+def test_decoder_window(tiny_config, start, decoder_start):
+    """Guards bounded replay: the decoder half sees the window from one position on, no other."""
+    token_ids = torch.arange(80).view(2, 40)
+    batch = make_batch(tiny_config, token_ids, start, decoder_start)
+    hidden = batch.window_index % 40 < decoder_start
+    assert torch.equal(batch.window_index, make_batch(tiny_config, token_ids, start).window_index)
+    assert torch.equal(batch.decoder_window_index, batch.window_index.masked_fill(hidden, NONE))
+
+
 @pytest.mark.parametrize("start", [0, 2, 5])
 def test_lookback(tiny_config, start):
     """Guards Engram's n-grams: newest first, -1 before the start, also right after a cut."""

@@ -22,6 +22,7 @@ PER_ROW: dict[str, tuple[type, float]] = {
     "forced": (np.int32, -1),
     "num_logprobs": (np.int32, -1),
 }
+OPTIONAL: dict[str, type] = {"draft_ids": np.int32, "is_rejection": np.bool_}
 LISTS = ("seen", "produced", "bias", "banned")
 Pairs = list[dict[int, float]]
 
@@ -41,12 +42,18 @@ def token_lists(rows: Pairs) -> TokenLists:
 
 def make_plan(num_rows: int, **changes: Any) -> SamplePlan:
     """Greedy rows that ask for nothing, but for `changes`: a number for all rows, a list of one a
-    row, or for the lists a {token: weight} a row."""
+    row, or for the lists a {token: weight} a row; `allowed`: the only tokens of all rows."""
     fields: dict[str, Any] = {
         name: np.broadcast_to(np.asarray(changes.get(name, default), dtype), num_rows).copy()
         for name, (dtype, default) in PER_ROW.items()
     }
     for name in LISTS:
         fields[name] = token_lists(changes.get(name, []))
+    for name in OPTIONAL.keys() & changes.keys():
+        value = np.asarray(changes[name], OPTIONAL[name])
+        fields[name] = np.broadcast_to(value, num_rows).copy()
+    if allowed := changes.pop("allowed", None):
+        fields["mask_rows"] = np.arange(num_rows, dtype=np.int32)
+        fields["masks"] = np.full((num_rows, 1), sum(1 << i for i in allowed), np.int32)
     assert not set(changes) - set(fields)
     return SamplePlan(**fields)

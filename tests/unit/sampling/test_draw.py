@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.sampling.draw import draw, filter_logits, greedy
+from deepinfer.sampling import draw as draw_module
+from deepinfer.sampling.draw import draw, filter_logits, greedy, pick
+from deepinfer.sampling.noise import row_key
 
 VOCAB_SIZE = 12
 TOP_KS = (-1, 0, 1, 2, 5, VOCAB_SIZE, VOCAB_SIZE + 1, 10**6)
@@ -281,3 +283,22 @@ def test_top_p_of_a_long_tail() -> None:
     for digits in range(1, 8):
         kept = filter_logits(logits, -1, 1 - 10.0**-digits).isfinite().sum()
         assert kept == len(plain_kept(logits[0].tolist(), -1, 1 - 10.0**-digits)), digits
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 1.0])
+def test_noise_of_some_is_noise_of_all(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token depends on how many take part, or on how many do in the rows beside it."""
+    words = torch.arange(40)
+    key = row_key(words, words, words)
+    kept = random_logits(13, rows=40, vocab_size=300).double()
+    is_out = torch.rand(kept.shape, generator=torch.Generator().manual_seed(14)) >= share
+    kept[is_out] = -torch.inf
+    kept[0] = -torch.inf
+    kept[1, 3] = torch.nan
+    found = []
+    for few in (-1.0, 2.0):
+        monkeypatch.setattr(draw_module, "_FEW", few)
+        found.append(pick(kept, key))
+    assert torch.equal(*found)
+    monkeypatch.undo()
+    assert torch.equal(pick(kept, key), found[0])

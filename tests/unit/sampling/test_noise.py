@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.sampling.noise import gumbel_noise
+from deepinfer.sampling.noise import ACCEPT, DRAFT, RESIDUAL, TARGET, draft_key, row_key, uniform
+from deepinfer.sampling.noise import gumbel_noise as noise_of_tokens
 
 WORD = (1 << 64) - 1
 EXTREME_WORDS = (0, 1, -1, 2**63 - 1, -(2**63), 0x9E3779B97F4A7C15 - 2**64)
@@ -30,6 +31,11 @@ def plain_uniform(seed: int, choice: int, position: int, token: int) -> float:
 
 def words(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int64)
+
+
+def gumbel_noise(seed: Tensor, choice: Tensor, position: Tensor, vocab_size: int) -> Tensor:
+    """Noise of the target's stream for all tokens of each row, [T, vocab_size]."""
+    return noise_of_tokens(row_key(seed, choice, position)[:, None], torch.arange(vocab_size))
 
 
 def noise_of(seed: int, choice: int, position: int, vocab_size: int) -> Tensor:
@@ -126,3 +132,48 @@ def test_neighbours_are_not_related(place: str) -> None:
     assert not torch.equal(first, second)
     correlation = torch.corrcoef(torch.stack((first, second)))[0, 1]
     assert abs(correlation) < 5 / math.sqrt(vocab_size)
+
+
+def plain_key(*words: int) -> int:
+    """Words folded in one after another."""
+    key = mix(words[0] & WORD)
+    for word in words[1:]:
+        key = mix(key ^ word)
+    return key
+
+
+@pytest.mark.parametrize("seed", EXTREME_WORDS)
+def test_keys_equal_plain_integers(seed: int) -> None:
+    """A stream has other numbers elsewhere, or the target's change now that there are streams."""
+    place = words(seed), words(3), words(2**20)
+    for stream in (DRAFT, ACCEPT, RESIDUAL):
+        key = row_key(*place, stream=stream)
+        assert key.item() & WORD == plain_key(seed, 3, 2**20, stream)
+        bits = mix((plain_key(seed, 3, 2**20, stream) + 0x9E3779B97F4A7C15) & WORD)
+        assert uniform(key).tolist() == [((bits >> 12) + 0.5) * 2.0**-52]
+    assert row_key(*place).item() & WORD == plain_key(seed, 3, 2**20)
+    assert draft_key(*place, words(99)).item() & WORD == plain_key(seed, 3, 2**20, DRAFT, 99)
+
+
+def test_streams_are_not_related() -> None:
+    """A draft knows whether it will be accepted, or what comes if not: tokens are biased."""
+    place, vocab_size = (words(1), words(0), words(5)), 100_000
+    keys = [row_key(*place, stream=stream) for stream in (TARGET, DRAFT, ACCEPT, RESIDUAL)]
+    keys += [draft_key(*place, words(anchor)) for anchor in (1, 2, 3, 4)]
+    noise = noise_of_tokens(torch.cat(keys)[:, None], torch.arange(vocab_size))
+    related = torch.corrcoef(noise) - torch.eye(len(keys))
+    assert related.abs().max() < 5 / math.sqrt(vocab_size)
+
+
+def test_uniforms_of_positions_are_uniform() -> None:
+    """Drafts are accepted too often or too rarely, or in runs."""
+    count = 200_000
+    positions = torch.arange(count)
+    zeros = torch.zeros_like(positions)
+    found = uniform(row_key(zeros, zeros, positions, stream=ACCEPT))
+    assert abs(found.mean() - 0.5) < 5 * math.sqrt(1 / 12 / count)
+    assert abs(found.var() - 1 / 12) < 5 * math.sqrt(1 / 180 / count)
+    neighbours = torch.corrcoef(torch.stack((found[1:], found[:-1])))[0, 1]
+    assert abs(neighbours) < 5 / math.sqrt(count)
+    assert found.min() > 0
+    assert found.max() < 1

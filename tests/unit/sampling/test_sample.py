@@ -80,6 +80,8 @@ def test_alone_is_in_a_batch(rows: list[dict[str, Any]], seed: int, data: st.Dat
         (lambda x: x.abs().log(), torch.float64),
         (lambda x: x / 1.3, torch.float64),
         (lambda x: x.log_softmax(-1), torch.float32),
+        (lambda x: x.log_softmax(-1), torch.float64),
+        (lambda x: x.softmax(-1), torch.float64),
     ],
 )
 @pytest.mark.parametrize("vocab_size", [1, 3, 7, 8, 65, 512, 1001, 4099])

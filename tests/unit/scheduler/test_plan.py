@@ -24,7 +24,7 @@ def test_chunks_and_single_rows() -> None:
     scheduler = make_scheduler(num_rows=140, max_model_len=512)
     scheduler.add(Request("A", [10, 11], Limits(9)))
     next_plan(scheduler)
-    scheduler.add(Request("B", range(200, 400), Limits(9)))
+    scheduler.add(Request("B", range(200, 400), Limits(9), decoder_start=60))
     plan = next_plan(scheduler)
     first, second = scheduler.running
     assert plan.slot_ids.tolist() == [first.slot_id, second.slot_id]
@@ -35,11 +35,12 @@ def test_chunks_and_single_rows() -> None:
     assert plan.sample_rows.tolist() == [0]
     plan = next_plan(scheduler)
     assert plan.num_computed.tolist() == [3, 139]
+    assert plan.decoder_starts.tolist() == [0, 60]
     assert plan.token_ids.tolist() == [50, *range(339, 400)]
     assert plan.sample_rows.tolist() == [0, 61]
     for name in ("slot_ids", "num_computed", "num_rows", "block_tables", "token_ids"):
         assert getattr(plan, name).dtype == np.int32
-    for name in ("sample_rows", "score_rows", "score_ids"):
+    for name in ("decoder_starts", "sample_rows", "score_rows", "score_ids"):
         assert getattr(plan, name).dtype == np.int32
 
 

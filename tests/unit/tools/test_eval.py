@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,35 @@ from deepinfer.model.draft import DraftStore, draft_batch
 from deepinfer.model.network import Network
 from deepinfer.recipe.message import ParsedMessage
 from deepinfer.tools import eval_run
-from deepinfer.tools.eval import Plan, compared, held_out_text, main
+from deepinfer.tools.eval import (
+    Plan,
+    compared,
+    held_out_text,
+    main,
+    replay_lines,
+    with_replay,
+)
 from deepinfer.tools.eval_examples import Example, Task
 from deepinfer.tools.eval_judge import is_right
-from deepinfer.tools.eval_network import drafts, engram_off, long_attention_off, network_of
+from deepinfer.tools.eval_network import (
+    drafts,
+    engram_off,
+    long_attention_off,
+    network_of,
+    replay_on,
+)
 from deepinfer.tools.eval_run import answer, cut, draw_cases, losses
 from deepinfer.tools.eval_structured import CALL, JSON
-from deepinfer.tools.eval_tasks import SUM
+from deepinfer.tools.eval_tasks import COPY, SUM
 
+KEEP = 22  # of bounded replay: the least for the toy's window
 Switch = Callable[[Network], AbstractContextManager[None]]
 SMALL = Plan(cases=1, long_cases=1, fact_tokens=120, passages=2, passage_tokens=40, drafted=1)
 
 
 @pytest.fixture(scope="module")
 def llm(tiny_dir: Path) -> Iterator[LLM]:
-    with LLM(tiny_dir, device="cpu", dtype="float32", max_num_seqs=8) as made:
+    with LLM(tiny_dir, device="cpu", dtype="float32", max_num_seqs=8, keep_tokens=KEEP) as made:
         yield made
 
 
@@ -45,6 +60,7 @@ def test_random_model_knows_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -
     assert len(shares) == 7
     assert all(line["value"] == 0 and line["high"] > 60 for line in shares)
     assert lines["perplexity of held-out text"]["value"] > 200
+    assert lines["worse: all abilities with bounded replay"]["value"] == 0
     assert next(line for name, line in lines.items() if "drafts" in name)["value"] < 1
 
 
@@ -107,6 +123,45 @@ def test_switch_changes_and_ends(llm: LLM, switch: Switch) -> None:
         raise ZeroDivisionError
     assert changed != before
     assert losses(llm, passages) == before
+
+
+def test_replay_changes_long_prompts_and_ends(llm: LLM) -> None:
+    """Replay is on in name only, changes what it should keep, or stays on for who comes next."""
+    params = SamplingParams(temperature=0, max_tokens=2, logprobs=1)
+    prompts = [list(range(5, 5 + length)) for length in (KEEP, 60)]
+
+    def said() -> list[object]:
+        outputs = llm.generate(prompt_token_ids=prompts, sampling_params=params)
+        return [output.logprobs for output in outputs]
+
+    before = said()
+    with pytest.raises(ZeroDivisionError), replay_on(llm) as keep_tokens:
+        assert keep_tokens == KEEP
+        changed = said()
+        raise ZeroDivisionError
+    assert changed[0] == before[0]
+    assert changed[1] != before[1]
+    assert said() == before
+
+
+def test_only_long_prompts_are_asked_again(llm: LLM) -> None:
+    """An answer with replay is counted for another case, or short prompts are paid for twice."""
+    copy = replace(COPY, sizes=(3, 6))
+    answered = {"sums": answer(llm, draw_cases(SUM, 2)), "copies": answer(llm, draw_cases(copy, 6))}
+    again = with_replay(llm, answered)
+    asked = []
+    for name, cases in answered.items():
+        for one, other in zip(cases, again[name], strict=True):
+            assert one.example == other.example
+            asked.append(one is not other)
+            assert asked[-1] == (len(one.prompt_ids) > KEEP)
+    assert set(asked) == {False, True}
+
+
+def test_replay_has_no_line_where_it_is_on(llm: LLM) -> None:
+    """A model is compared with itself, and replay seems to cost nothing."""
+    with replay_on(llm):
+        assert not list(replay_lines(llm, SMALL, {"sums": answer(llm, draw_cases(SUM, 1))}))
 
 
 def test_one_token_has_no_entry_of_two(llm: LLM) -> None:

@@ -1,20 +1,16 @@
 """Examples as tokens and rows: what LLM.chat would show, and nothing lost."""
 
-import json
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
-from deepinfer.config.model import ModelConfig, parse_model_config
+from deepinfer.config.model import ModelConfig
 from deepinfer.front.chat import chat_output, new_answers, prepare_chat
 from deepinfer.outputs import RequestOutput
-from deepinfer.tokenizer.compress import build_token_map
 from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from deepinfer.tokenizer.toy import CONTROL_TOKENS
 from deepinfer.tools.eval_judge import has_right_values, is_right
-from training.config import demo_config
 from training.data.mix import TASKS, Mix
 from training.data.render import Document, document_of, text_document
 from training.data.rows import (
@@ -26,7 +22,6 @@ from training.data.rows import (
     pack,
     save,
 )
-from training.tokenizer import VOCAB_SIZE, write_tokenizer
 
 # Short documents alone: the toy's vocabulary makes a call's prompt a thousand tokens.
 SHORT = {"sum": 3, "copy": 1, "talk": 1, "thought_sum": 1, "text": 1}
@@ -157,36 +152,3 @@ def test_batches_have_every_row() -> None:
     same = [np.array_equal(a.token_ids, b.token_ids) for a, b in zip(first, again, strict=True)]
     assert all(same)
     assert not np.array_equal(first[0].token_ids, other[0].token_ids)
-
-
-@pytest.fixture(scope="module")
-def demo_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("demo")
-    write_tokenizer(folder)
-    return folder
-
-
-def test_vocabulary_fits_the_model(demo_tokenizer: Path) -> None:
-    """config.json and tokenizer.json disagree, and the model cannot be loaded."""
-    config = parse_model_config(demo_config(demo_tokenizer))
-    tokenizer = load_tokenizer(demo_tokenizer, config)
-    assert tokenizer.vocab_len == config.vocab_size == VOCAB_SIZE
-    ids = [tokenizer.control_ids[spelling] for spelling, _ in CONTROL_TOKENS]
-    assert ids == list(range(VOCAB_SIZE - len(ids), VOCAB_SIZE))
-    assert int(build_token_map(demo_tokenizer / "tokenizer.json").max()) + 1 == (
-        config.engram_compressed_vocab_size
-    )
-
-
-def test_vocabulary_is_of_use(demo_tokenizer: Path) -> None:
-    """Numbers are no digits; text or markup costs a token a letter."""
-    config = parse_model_config(demo_config(demo_tokenizer))
-    tokenizer = load_tokenizer(demo_tokenizer, config)
-    digits = tokenizer.encode("4711", add_bos=False)
-    assert [tokenizer.token_bytes(i) for i in digits] == [b"4", b"7", b"1", b"1"]
-    text = "It is a truth universally acknowledged, that a single man must be in want of a wife."
-    assert len(tokenizer.encode(text, add_bos=False)) < len(text) / 3
-    call = TASKS["call"].make(Random(0), "held_out", 1)
-    assert len(document_of(call, tokenizer).token_ids) < 550
-    stored = json.loads((demo_tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
-    assert not [token for token in stored if "DSML" in token or "User" in token]

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from deepinfer.tools.eval_examples import Example, Split, Task
+from deepinfer.tools.eval_examples import Example, Split, Task, split_of, word_key
 from training.data.mix import TASKS, WEIGHTS
 from training.data.tasks_numbers import column_steps
+from training.data.tasks_words import word_tasks
 from training.data.text import passages
 
 NUM_DRAWS = 150
@@ -107,6 +108,22 @@ def test_lists() -> None:
         expected = words[0] if "first" in last(example) else words[-1]
         expected = words[words.index(after[1]) + 1] if after else expected
         assert example.answer.content == expected
+
+
+def test_copies_have_other_words() -> None:
+    """A copy is wrong, has a held-out word of pieces in it, or never a number."""
+    (task,) = (task for task in word_tasks(("wi", "nd", "sea")) if task.name == "copy")
+    rng, seen = Random("copies"), set[str]()
+    for _ in range(NUM_DRAWS):
+        example = task.draw(rng, "train")
+        words = last(example).split("\n")[1]
+        assert example.answer.content == words
+        assert 3 <= len(words.split()) <= 60
+        assert all(split_of(word_key(word)) == "train" for word in words.split())
+        seen.update(words.split())
+    assert "wind" not in seen
+    assert {"seasea", "window", "Tom", "lamp"} <= seen
+    assert any(word.isdigit() for word in seen) and any(word.isupper() for word in seen)
 
 
 def test_dates() -> None:

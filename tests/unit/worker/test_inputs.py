@@ -22,7 +22,9 @@ Tag = tuple[int, int]  # sequence, position
 NUM_SLOTS, NUM_BLOCKS = 5, 20
 
 
-def plan_of(rows: list[tuple[int, int, int, list[int]]]) -> StepPlan:
+def plan_of(
+    rows: list[tuple[int, int, int, list[int]]], decoder_starts: list[int] | None = None
+) -> StepPlan:
     """(slot, tokens computed, rows, blocks) of each sequence."""
     tables = np.full((len(rows), max(len(blocks) for *_, blocks in rows)), -1, np.int32)
     for table, (*_, blocks) in zip(tables, rows, strict=True):
@@ -34,6 +36,7 @@ def plan_of(rows: list[tuple[int, int, int, list[int]]]) -> StepPlan:
         num_computed=np.array(computed, np.int32),
         num_rows=np.array(counts, np.int32),
         block_tables=tables,
+        decoder_starts=np.array(decoder_starts or [0] * len(rows), np.int32),
         token_ids=np.zeros(sum(counts), np.int32),
         sample_rows=none,
         score_rows=none,
@@ -49,12 +52,13 @@ def config_of(window: int, ngram_size: int = 4) -> Any:
 
 @dataclass
 class Sequence:
-    """One that runs. done: tokens that are computed."""
+    """One that runs. done: tokens that are computed. decoder_start: as in the plan."""
 
     name: int
     length: int
     slot: int
     blocks: list[int]
+    decoder_start: int = 0
     done: int = 0
 
 
@@ -70,7 +74,8 @@ class Memory:
     def follow(self, sequences: list[Sequence], counts: list[int]) -> None:
         """Check one step against the rows' tags, and store them."""
         plan = plan_of(
-            [(s.slot, s.done, count, s.blocks) for s, count in zip(sequences, counts, strict=True)]
+            [(s.slot, s.done, count, s.blocks) for s, count in zip(sequences, counts, strict=True)],
+            [s.decoder_start for s in sequences],
         )
         index = index_step(config_of(self.window), plan)
         pairs = list(zip(sequences, counts, strict=True))
@@ -78,22 +83,23 @@ class Memory:
         assert index.positions.tolist() == [position for _, position in tags]
         owners = [number for number, count in enumerate(counts) for _ in range(count)]
         assert index.sequence_ids.tolist() == owners
-        self._window(index, tags)
+        self._window(index, tags, {s.name: s.decoder_start for s in sequences})
         self._slack(index, tags, sequences)
         for ratio in (1, 2):
             self._entries(index, ratio, tags, sequences)
         assert sorted(index.entries) == [1, 2]
 
-    def _window(self, index: StepIndex, tags: list[Tag]) -> None:
+    def _window(self, index: StepIndex, tags: list[Tag], starts: dict[int, int]) -> None:
         history = None if index.history is None else [self.ring.get(i) for i in index.history]
         for row, place in zip(index.window_rows, index.window_write, strict=True):
             self.ring[int(place)] = tags[row]
         assert len(set(index.window_write.tolist())) == len(index.window_write)
-        for (name, position), seen in zip(tags, index.window_index.tolist(), strict=True):
-            first = position - self.window + 1
-            expected = [(name, p) if p >= 0 else None for p in range(first, position + 1)]
-            found = [None if i < 0 else self._seen(i, history, tags) for i in seen]
-            assert found == expected
+        for of_all, begin in ((index.window_index, {}), (index.decoder_window_index, starts)):
+            for (name, position), seen in zip(tags, of_all.tolist(), strict=True):
+                window = range(position - self.window + 1, position + 1)
+                expected = [(name, p) if p >= begin.get(name, 0) else None for p in window]
+                found = [None if i < 0 else self._seen(i, history, tags) for i in seen]
+                assert found == expected
 
     def _seen(self, i: int, history: list[Tag | None] | None, tags: list[Tag]) -> Tag | None:
         return self.ring.get(i) if history is None else [*history, *tags][i]
@@ -139,14 +145,16 @@ class Memory:
 
 def sequences_that_come(rng: random.Random, num: int) -> Iterator[Sequence]:
     for name in range(num):
-        yield Sequence(name, rng.choice([1, 2, 5, 30, 127, 128, 129, 300]), -1, [])
+        length = rng.choice([1, 2, 5, 30, 127, 128, 129, 300])
+        yield Sequence(name, length, -1, [], decoder_start=rng.choice([0, 0, length // 2, length]))
 
 
 @pytest.mark.parametrize("window", [1, 8, 16, 128])
 @pytest.mark.parametrize("seed", range(4))
 def test_every_row_reads_its_own(window: int, seed: int) -> None:
     """A02, A12, A13, A14, B02: a window, a pending half, a look-back or an entry of someone else,
-    of another position, or of the slot's last tenant."""
+    of another position, or of the slot's last tenant; replay hides too much, too little, or from a
+    neighbour."""
     rng, memory = random.Random(seed), Memory(window)
     slots, blocks = list(range(NUM_SLOTS)), list(range(NUM_BLOCKS))
     coming, running = sequences_that_come(rng, 14), []
@@ -192,6 +200,13 @@ def test_a_single_row_pays_for_no_history(tiny_config: ModelConfig) -> None:
     for counts, copies in (([1, 1], False), ([slack, 1], False), ([slack + 1, 1], True)):
         plan = plan_of([(i, 40, n, [i]) for i, n in enumerate(counts)])
         assert (index_step(tiny_config, plan).history is not None) == copies
+
+
+def test_what_hides_nothing_costs_nothing() -> None:
+    """Each generated token pays for a second window index, with replay off or long prompts."""
+    for done, start, costs in ((40, 0, False), (0, 0, False), (40, 33, False), (40, 34, True)):
+        index = index_step(config_of(8), plan_of([(0, done, 1, [0]), (1, 90, 1, [1])], [start, 0]))
+        assert (index.decoder_window_index is not index.window_index) == costs
 
 
 def test_widths_are_whole_blocks(tiny_config: ModelConfig) -> None:

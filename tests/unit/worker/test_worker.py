@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from deepinfer.engine.sample_plan import begin, build_sample_plan, prepare
+from deepinfer.engine.continuation import begin, next_rows, prepare
+from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.step import SamplePlan, StepPlan
@@ -41,6 +42,7 @@ def plan_of(sampled: list[int], scored: list[int] | None = None, top: int = 0) -
         num_computed=int32(0, 0),
         num_rows=int32(5, 2),
         block_tables=np.array([[3], [1]], np.int32),
+        decoder_starts=int32(0, 0),
         token_ids=int32(*IDS, 50, 51),
         sample_rows=int32(*sampled),
         score_rows=int32(*scored),
@@ -52,7 +54,7 @@ def plan_of(sampled: list[int], scored: list[int] | None = None, top: int = 0) -
 def greedy(count: int, **fields: object) -> SamplePlan:
     params = SamplingParams(temperature=0, **fields)
     prepared = prepare(params, seed=0, choice=0, eos_ids=[])
-    return build_sample_plan([begin(prepared, IDS)] * count)
+    return build_sample_plan(next_rows([begin(prepared, IDS)] * count))
 
 
 def test_tokens_belong_to_the_rows(worker: Worker, network: Network) -> None:

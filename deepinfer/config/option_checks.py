@@ -1,0 +1,30 @@
+"""Checks of single options, by the option's name."""
+
+from collections.abc import Sequence
+
+from deepinfer.errors import ConfigError
+
+
+def one_of(
+    name: str, value: object, words: Sequence[str], hint: str = "correct the option"
+) -> None:
+    """Raise ConfigError unless `value` is one of the words."""
+    if value not in words:
+        raise ConfigError(
+            f"found {value!r}, expected one of {', '.join(words)}", where=name, hint=hint
+        )
+
+
+def whole(
+    name: str, value: object, low: int, high: int, hint: str = "leave it out for the default"
+) -> int:
+    """`value`, if it is a whole number in [low, high]; else ConfigError."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        expected = f"{low}" if low == high else f"a whole number from {low} to {high}"
+        raise ConfigError(f"found {value!r}, expected {expected}", where=name, hint=hint)
+    return value
+
+
+def whole_or(default: int, name: str, value: object, low: int, high: int) -> int:
+    """The default for None, else as `whole`."""
+    return default if value is None else whole(name, value, low, high)
