@@ -1,6 +1,6 @@
 # The commands of this project; CONTRIBUTING.md explains them. All that they install goes to .venv.
 #
-#   make demo                      install what is needed, then generate a few words
+#   make demo                      install what is needed, then let the demo model answer
 #   make install PYTHON=python3.12 with a Python of your choice (default: the first good one below)
 #   make install TORCH_INDEX=https://download.pytorch.org/whl/cpu
 #                                  torch without CUDA: 200 MB instead of several GB (Linux x86-64)
@@ -27,7 +27,7 @@ install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
 
 demo: install
-	$(BIN)/deepinfer generate "The quick brown fox" --max-tokens 32
+	$(BIN)/python examples/demo.py
 
 check: install-dev
 	$(BIN)/ruff check .

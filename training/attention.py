@@ -31,12 +31,13 @@ class Mode:
     """How attention is run.
 
     select: rows attend to the indexer's selection; else to all visible entries.
-    lesson_block: int64 [1], number of the block of W rows on which the indexers learn, or None.
+    lesson_blocks: int64 [B], of each sequence the number of the block of W rows on which the
+    indexers learn, or None.
     softmax: `joint_softmax`, compiled or not.
     """
 
     select: bool = True
-    lesson_block: Tensor | None = None
+    lesson_blocks: Tensor | None = None
     softmax: Softmax = joint_softmax
 
 
@@ -48,6 +49,7 @@ class Shared:
     decoder half. entries [B, N, C], keys [B, N, Ci]; chosen and candidates, bool [1 or B, S, N].
     scores: of the lesson's rows, float32 [B, W, N], -inf where not visible. mass, float32
     [B, W, N]: how much attention the layers that use a selection pay to each entry.
+    candidate_sources: where the candidates of a selection come from, by the layer that selects.
     """
 
     num: int
@@ -59,6 +61,7 @@ class Shared:
     candidates: dict[int | None, Tensor] = field(default_factory=dict)
     scores: dict[int | None, Tensor] = field(default_factory=dict)
     mass: dict[int | None, Tensor] = field(default_factory=dict)
+    candidate_sources: dict[int | None, int | None] = field(default_factory=dict)
 
 
 def start_shared(token_ids: Tensor, window: int, replay: Tensor | None) -> Shared:
@@ -84,8 +87,8 @@ def attention(attn: Attention, u: Tensor, angles: Angles, mode: Mode, shared: Sh
         _compress(attn, u, angles, shared)
     if plan.owns_index:
         _index(attn, u.detach(), q_latent.detach(), angles, mode, shared)
-    if plan.ratio and mode.lesson_block is not None:
-        _observe(attn, query, keys, mode.lesson_block, shared)
+    if plan.ratio and mode.lesson_blocks is not None:
+        _observe(attn, query, keys, mode.lesson_blocks, shared)
     mixed = attend(
         query,
         attn.attn_sink,
@@ -125,15 +128,17 @@ def _index(
         torch.arange(shared.length, device=u.device), keys.shape[1], plan.ratio
     )
     shared.chosen[plan.layer_id] = visible[None]
-    if mode.lesson_block is None and not mode.select:
+    shared.candidate_sources[plan.layer_id] = plan.candidate_source
+    if mode.lesson_blocks is None and not mode.select:
         return
     query, weights = index_queries(attn.indexer, u, q_latent, angles)
     query, weights = (x.unflatten(0, (shared.num, shared.length)) for x in (query, weights))
-    if mode.lesson_block is not None:
-        rows = lesson_rows(mode.lesson_block, c.sliding_window)
-        asked, weighed = query.index_select(1, rows), weights.index_select(1, rows)
+    if mode.lesson_blocks is not None:
+        asked, weighed = (
+            of_blocks(x, mode.lesson_blocks, c.sliding_window) for x in (query, weights)
+        )
+        seen = visible[lesson_rows(mode.lesson_blocks, c.sliding_window)]
         scores = index_scores(asked, weighed, keys)
-        seen = visible.index_select(0, rows)
         shared.scores[plan.layer_id] = scores.masked_fill(~seen, -torch.inf)
     if not mode.select:
         return
@@ -160,25 +165,35 @@ def index_queries(
     return query, indexer.weights_proj(u) * indexer.head_scale
 
 
-def lesson_rows(block: Tensor, window: int) -> Tensor:
-    """The positions of one block: int64 [W]."""
-    return block * window + torch.arange(window, device=block.device)
+def lesson_rows(blocks: Tensor, window: int) -> Tensor:
+    """The positions of one block of each sequence: int64 [B, W]."""
+    return blocks[:, None] * window + torch.arange(window, device=blocks.device)
+
+
+def of_blocks(rows: Tensor, blocks: Tensor, window: int) -> Tensor:
+    """[B, S, ...] -> [B, W, ...]: one block of each sequence."""
+    sequence = torch.arange(len(blocks), device=blocks.device)
+    return rows.unflatten(1, (-1, window))[sequence, blocks]
 
 
 @torch.no_grad()
-def _observe(attn: Attention, query: Tensor, keys: Tensor, block: Tensor, shared: Shared) -> None:
+def _observe(attn: Attention, query: Tensor, keys: Tensor, blocks: Tensor, shared: Shared) -> None:
     """Add this layer's attention to every visible entry, on the lesson's rows, to the mass that
-    its selection's indexer is taught.
+    the indexers are taught: that of its selection, and that of the candidates it is made from,
+    whose indexer must foresee what later layers will want.
     """
     plan, window = attn.plan, keys.shape[2] // 2
-    rows = lesson_rows(block, window)
-    entries, asked = shared.entries[plan.kv_source], query.index_select(1, rows)
-    near = shared.near[plan.in_decoder].index_select(1, block).transpose(1, 2)
-    visible = visible_entries(rows, entries.shape[1], plan.ratio)
+    rows, entries = lesson_rows(blocks, window), shared.entries[plan.kv_source]
+    asked = of_blocks(query, blocks, window)
+    sequence = torch.arange(len(blocks), device=blocks.device)
+    near = shared.near[plan.in_decoder].expand(len(blocks), -1, -1, -1)[sequence, blocks]
+    visible = visible_entries(rows.flatten(), entries.shape[1], plan.ratio).unflatten(0, rows.shape)
     pairs = []
-    for found, mask in ((keys.index_select(1, block)[:, 0], near), (entries, visible[:, None])):
+    for found, mask in ((keys[sequence, blocks], near), (entries, visible)):
         logits = asked.flatten(1, 2) @ found.transpose(1, 2)
-        pairs += [logits.unflatten(1, asked.shape[1:3]), mask]
+        pairs += [logits.unflatten(1, asked.shape[1:3]), mask[:, :, None]]
     _, share = joint_softmax(attn.attn_sink, attn.scale, *pairs)
     mass = share.to(torch.float32).sum(2)
-    shared.mass[plan.index_source] = shared.mass.get(plan.index_source, 0.0) + mass
+    candidate_source = shared.candidate_sources[plan.index_source]
+    for source in {plan.index_source, candidate_source} - {None}:
+        shared.mass[source] = shared.mass.get(source, 0.0) + mass

@@ -96,14 +96,14 @@ class Inputs(NamedTuple):
     """All in which one step differs from another of the same shape: what is drawn by chance is
     drawn before, so that a step recorded once can be replayed.
 
-    token_ids int64 and is_target bool [B, S], as of `Batch`. lesson_block int64 [1], see `Mode`.
+    token_ids int64 and is_target bool [B, S], as of `Batch`. lesson_blocks int64 [B], see `Mode`.
     parts int64 [B, S], see `start_shared`. anchors int64 [B, A], see `pick_anchors`. factor float32
     [], of the rates.
     """
 
     token_ids: Tensor
     is_target: Tensor
-    lesson_block: Tensor
+    lesson_blocks: Tensor
     parts: Tensor
     anchors: Tensor
     factor: Tensor
@@ -128,7 +128,7 @@ class Trainer:
         num, length = batch.token_ids.shape
         return Inputs(
             *batch,
-            lesson_block=self._random(length // config.sliding_window, 1),
+            lesson_blocks=self._lesson_blocks(batch.is_target, config.sliding_window),
             parts=self._parts(num, length),
             anchors=draft.pick_anchors(
                 batch.is_target,
@@ -159,7 +159,7 @@ class Trainer:
 
     def _losses(self, inputs: Inputs) -> dict[str, Tensor]:
         network, token_ids = self.master.network, inputs.token_ids
-        mode = Mode(self.stage.select, inputs.lesson_block, self.softmax)
+        mode = Mode(self.stage.select, inputs.lesson_blocks, self.softmax)
         seen = run_layers(network, token_ids, mode, inputs.parts if self.stage.replay else None)
         weight = inputs.is_target.to(torch.float32).clamp_min(self.stage.prompt_weight)
         weight = weight * (token_ids != network.setup.config.pad_token_id)
@@ -178,6 +178,13 @@ class Trainer:
         with torch.no_grad():
             seen = run_layers(network, token_ids, Mode(True, None, self.softmax))
         return draft.teach(network, seen, token_ids, inputs.anchors)
+
+    def _lesson_blocks(self, is_target: Tensor, window: int) -> Tensor:
+        """A block of each sequence, the more likely the more targets it has: there it matters what
+        is found.
+        """
+        weight = is_target.unflatten(1, (-1, window)).sum(-1) + 0.1 * window
+        return torch.multinomial(weight, 1, generator=self.generator)[:, 0]
 
     def _random(self, below: int, *shape: int) -> Tensor:
         """int64, 0 to below - 1."""

@@ -27,12 +27,13 @@ class Drafted(NamedTuple):
     """The drafts after one anchor. num_leading: how many in a row are what the model itself says.
 
     said, came: for each draft whose predecessors all were right, the probability that the draft
-    module gave it, and whether it was right.
+    module gave it, and whether it was right. chances: what it gave all of them.
     """
 
     num_leading: int
     said: list[float]
     came: list[bool]
+    chances: list[float]
 
 
 def loaded_model(llm: LLM) -> LoadedModel:
@@ -134,4 +135,4 @@ def drafts(network: Network, token_ids: Sequence[int], start: int) -> list[Draft
 def _judged(matches: list[bool], chances: list[float]) -> Drafted:
     num_leading = next((i for i, match in enumerate(matches) if not match), len(matches))
     num_reached = min(num_leading + 1, len(matches))
-    return Drafted(num_leading, chances[:num_reached], matches[:num_reached])
+    return Drafted(num_leading, chances[:num_reached], matches[:num_reached], chances)

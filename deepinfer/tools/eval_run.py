@@ -38,16 +38,19 @@ def draw_cases(task: Task, num_cases: int) -> list[Example]:
     return list(found.values())
 
 
+def asked(llm: LLM, example: Example) -> Chat:
+    """The example as a prompt, without the answer."""
+    tokenizer, limit = llm.get_tokenizer(), llm.options.max_model_len
+    wanted = _wanted_tokens(llm, example)
+    params = SamplingParams(temperature=0, max_tokens=int(wanted * _SLACK) + _MORE_TOKENS)
+    chat = prepare_chat(example.messages, params, tokenizer, limit, **example.options)
+    # response_format shapes the prompt; enforced, every answer would be valid.
+    return replace(chat, params=params)
+
+
 def answer(llm: LLM, examples: Sequence[Example]) -> list[Answered]:
     """The model's answers at temperature 0, without a grammar. Raises what a request raises."""
-    tokenizer, limit = llm.get_tokenizer(), llm.options.max_model_len
-    chats = []
-    for example in examples:
-        wanted = _wanted_tokens(llm, example)
-        params = SamplingParams(temperature=0, max_tokens=int(wanted * _SLACK) + _MORE_TOKENS)
-        chat = prepare_chat(example.messages, params, tokenizer, limit, **example.options)
-        # response_format shapes the prompt; enforced, every answer would be valid.
-        chats.append(replace(chat, params=params))
+    chats = [asked(llm, example) for example in examples]
     outputs = llm.generate(
         prompt_token_ids=[chat.prompt_ids for chat in chats],
         sampling_params=[chat.params for chat in chats],

@@ -37,6 +37,10 @@ _MADE_UP_PART: Final = 0.20
 _MOST_PIECES: Final = 3
 # One copy in so many has numbers and capitals among its words, half of them.
 _ODD_PART: Final = 8
+# Half of the copies have so few different words that most come again. What follows a word is then
+# not told by that word alone, and evaluation's few held-out words come again as often.
+_REPEATED_PART: Final = 0.5
+_FEWEST_WORDS: Final = 4
 
 
 def draw_word(rng: Random, split: Split, pieces: Pieces) -> str:
@@ -76,12 +80,16 @@ def draw_different(rng: Random, split: Split, pieces: Pieces, count: int) -> lis
 def make_copy(rng: Random, split: Split, size: int, pieces: Pieces = ()) -> Example:
     """`size` words to say again, asked for as evaluation does."""
     odd = rng.randrange(_ODD_PART) == 0
-    words = [
-        draw_odd_word(rng, split, pieces)
-        if odd and rng.random() < 0.5
-        else draw_word(rng, split, pieces)
-        for _ in range(size)
-    ]
+
+    def draw() -> str:
+        is_odd = odd and rng.random() < 0.5
+        return (draw_odd_word if is_odd else draw_word)(rng, split, pieces)
+
+    if size > _FEWEST_WORDS and rng.random() < _REPEATED_PART:
+        few = [draw() for _ in range(rng.randint(_FEWEST_WORDS, size))]
+        words = [rng.choice(few) for _ in range(size)]
+    else:
+        words = [draw() for _ in range(size)]
     question = rng.choice(COPIES).format(words=" ".join(words))
     return Example("copy", (user(question),), Answer(" ".join(words)), keys=word_keys(words))
 

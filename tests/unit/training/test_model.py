@@ -19,7 +19,7 @@ from training.sinkhorn import sinkhorn
 # Without round trips nothing is rounded apart; a value on a border would move a gradient by 1e-3.
 PLAIN = without_round_trips(load_kernels())
 TRAINING = training_kernels(quantise_caches=False)
-BLOCK = torch.tensor([4])
+BLOCKS = torch.tensor([4, 4])
 
 
 def gradients(network: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -88,7 +88,7 @@ def test_index_loss_teaches_the_indexers_alone():
     indexer has no teacher.
     """
     network = small_network(TRAINING)
-    seen = run_layers(network, random_ids(), Mode(select=True, lesson_block=BLOCK))
+    seen = run_layers(network, random_ids(), Mode(select=True, lesson_blocks=BLOCKS))
     index_loss(seen.shared).backward()
     names = {name for name, gradient in gradients(network).items() if gradient.abs().max() > 0}
     wanted = {name for name, _ in network.named_parameters() if ".indexer." in name}
@@ -97,7 +97,9 @@ def test_index_loss_teaches_the_indexers_alone():
 
 def test_index_loss_is_least_where_scores_are_the_attention():
     """The teacher is not attention, or the two are compared over different entries."""
-    seen = run_layers(small_network(TRAINING), random_ids(), Mode(select=False, lesson_block=BLOCK))
+    seen = run_layers(
+        small_network(TRAINING), random_ids(), Mode(select=False, lesson_blocks=BLOCKS)
+    )
     before = index_loss(seen.shared).item()
     for source, scores in seen.shared.scores.items():
         ideal = seen.shared.mass[source].clamp_min(1e-9).log()

@@ -110,5 +110,5 @@ def test_facts_fit(longest: int, tokenizer: Tokenizer) -> None:
         [str(m["content"]).split("\n")[-1] for m in example.messages if m["role"] == "user"]
         for example in examples
     ]
-    assert max(map(len, asked)) == 10
+    assert 7 <= max(map(len, asked)) <= 10
     assert all(len(set(questions)) == len(questions) for questions in asked)
