@@ -2,13 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
 from deepinfer import __version__
 from deepinfer.config.env import environment, set_thread_policy
-from deepinfer.config.words import ActQuant, Device, Dtype, WeightDtype
+from deepinfer.config.words import Accept, ActQuant, Device, DraftSchedule, Dtype, WeightDtype
 from deepinfer.errors import ConfigError, DeepInferError
 from deepinfer.logs import LEVELS, setup_logging
 
@@ -40,6 +40,18 @@ _ActQuant = Annotated[
 ]
 _NumThreads = Annotated[
     int | None, typer.Option(help="CPU threads. Default: by the model's width.")
+]
+_DraftSchedule = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{' | '.join(get_args(DraftSchedule))}: drafts to verify. Default: fixed, if the "
+        "model can draft."
+    ),
+]
+_NumDrafts = Annotated[int | None, typer.Option(help="Drafts at once, 1 to 5. Default: 5.")]
+_Accept = Annotated[
+    str,
+    typer.Option(help=f"{' | '.join(get_args(Accept))}: how drafts are accepted."),
 ]
 _Yes = Annotated[bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")]
 
@@ -106,6 +118,9 @@ def generate(
     weight_dtype: _WeightDtype = "auto",
     act_quant: _ActQuant = "off",
     num_threads: _NumThreads = None,
+    draft_schedule: _DraftSchedule = None,
+    num_drafts: _NumDrafts = None,
+    accept: _Accept = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a prompt instead of text.")
     ] = False,
@@ -135,6 +150,9 @@ def generate(
         act_quant=act_quant,
         max_model_len=max_model_len,
         num_threads=num_threads,
+        draft_schedule=draft_schedule,
+        num_drafts=num_drafts,
+        accept=accept,
     )
     raise typer.Exit(tool.generate(llm, texts, params, as_json=as_json))
 
@@ -157,6 +175,9 @@ def chat(
     seed: Annotated[int | None, typer.Option(help="As for generate.")] = None,
     device: _Device = "auto",
     dtype: _Dtype = "bfloat16",
+    draft_schedule: _DraftSchedule = None,
+    num_drafts: _NumDrafts = None,
+    accept: _Accept = "auto",
     yes: _Yes = False,
 ) -> None:
     """Talk to a model; its thoughts are shown dim."""
@@ -174,7 +195,16 @@ def chat(
         max_tokens=_most_tokens(model, max_tokens),
         max_thinking_tokens=max_thinking_tokens,
     )
-    llm = LLM(model, may_download_large=yes, report=_report, device=device, dtype=dtype)
+    llm = LLM(
+        model,
+        may_download_large=yes,
+        report=_report,
+        device=device,
+        dtype=dtype,
+        draft_schedule=draft_schedule,
+        num_drafts=num_drafts,
+        accept=accept,
+    )
     how = tool.THINKING[thinking]
     raise typer.Exit(tool.main(llm, params, system=system, thinking=how, stdin=sys.stdin))
 
@@ -221,6 +251,9 @@ def evaluate(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few cases and short texts: under a minute.")
     ] = False,
+    of_drafts: Annotated[
+        bool, typer.Option("--drafts", help="What drafts bring instead: traces, and tokens/s.")
+    ] = False,
     device: _Device = "auto",
     dtype: _Dtype = "bfloat16",
     weight_dtype: _WeightDtype = "auto",
@@ -235,16 +268,19 @@ def evaluate(
     from deepinfer.entrypoints.llm import LLM
     from deepinfer.tools import eval as tool
 
-    llm = LLM(
-        model,
-        may_download_large=yes,
-        report=_report,
-        device=device,
-        dtype=dtype,
-        weight_dtype=weight_dtype,
-        act_quant=act_quant,
-        num_threads=num_threads,
-    )
+    options: dict[str, Any] = {
+        "may_download_large": yes,
+        "device": device,
+        "dtype": dtype,
+        "weight_dtype": weight_dtype,
+        "act_quant": act_quant,
+        "num_threads": num_threads,
+    }
+    if of_drafts:
+        from deepinfer.tools import eval_drafts
+
+        raise typer.Exit(eval_drafts.main(model, options, _show))
+    llm = LLM(model, report=_report, **options)
     raise typer.Exit(tool.main(llm, quick=quick, as_lines=not as_json, show=_show))
 
 
@@ -255,7 +291,8 @@ def bench(
         typer.Argument(
             help="offline: throughput of requests. steps: steps of a toy against bare products. "
             "invariance: what rows pay for not depending on their batch. host: time of the "
-            "scheduler. profile: where a toy's steps spend their time. masks: structured output."
+            "scheduler. profile: where a toy's steps spend their time. masks: structured output. "
+            "drafts-sim: what drafts by confidence bring, simulated."
         ),
     ] = "offline",
     model: Annotated[
@@ -280,6 +317,9 @@ def bench(
     num_threads: Annotated[
         int | None, typer.Option(help="CPU threads. Default: see docs/benchmarks.md.")
     ] = None,
+    draft_schedule: _DraftSchedule = None,
+    num_drafts: _NumDrafts = None,
+    accept: _Accept = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="offline: one JSON object.")] = False,
 ) -> None:
     """Measure this machine. docs/benchmarks.md tells what the figures mean."""
@@ -297,13 +337,15 @@ def bench(
         raise typer.Exit(tool.host(show=_show))
     if what == "profile":
         raise typer.Exit(tool.profile(toy, dtype, num_threads, show=_show))
+    if what == "drafts-sim":
+        raise typer.Exit(tool.drafts_sim(show=_show))
     if what == "masks":
         raise typer.Exit(tool.masks(model, show=_show))
     if what != "offline":
         raise ConfigError(
             f"nothing is called {what!r}",
             where="WHAT",
-            hint="offline, steps, invariance, host, profile or masks",
+            hint="offline, steps, invariance, host, profile, masks or drafts-sim",
         )
     workload = Workload(
         input_len=input_len,
@@ -315,7 +357,15 @@ def bench(
         seed=seed,
         cold=cold,
     )
-    args = engine_args({"dtype": dtype, "num_threads": num_threads})
+    args = engine_args(
+        {
+            "dtype": dtype,
+            "num_threads": num_threads,
+            "draft_schedule": draft_schedule,
+            "num_drafts": num_drafts,
+            "accept": accept,
+        }
+    )
     raise typer.Exit(tool.offline(model, toy, workload, args, as_json=as_json, show=_show))
 
 

@@ -60,6 +60,18 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class DraftCounts:
+    """Drafts of a request, all continuations together: proposed, verified, and of these accepted.
+
+    accepted: as far as they are in the output; what followed a stop string is not.
+    """
+
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True)
 class RequestOutput:
     """One request's result, in the place of its prompt.
 
@@ -68,7 +80,8 @@ class RequestOutput:
     prompt_logprobs: one for each prompt token, None for the first, which follows nothing; None in
         all if they were not asked for.
     num_cached_tokens: prompt tokens that did not have to be computed again.
-    timings: None if the request was refused.
+    timings: None if the request was refused. drafts: what became of them; they never change what
+        is said.
     """
 
     prompt: str | None
@@ -79,6 +92,7 @@ class RequestOutput:
     prompt_logprobs: list[TokenLogprob | None] | None = None
     num_cached_tokens: int = 0
     timings: Timings | None = field(default=None, compare=False)
+    drafts: DraftCounts = field(default=DraftCounts(), compare=False)
 
     @property
     def text(self) -> str:

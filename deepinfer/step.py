@@ -1,9 +1,10 @@
 """THE SEAM: what crosses between the host and the device in one step. Numpy arrays only.
 
 The host says which rows run (`StepPlan`), then how their tokens are chosen (`SamplePlan`); the
-device answers (`StepResult`). The host never sees a tensor; the device never hears of a request.
+device answers (`StepResult`). Afterwards the host may ask for drafts (`DraftPlan`, `Drafts`). The
+host never sees a tensor; the device never hears of a request.
 
-Letters: B sequences in the step, T rows, R sampled rows, V vocabulary.
+Letters: B sequences in the step, T rows, R sampled rows, V vocabulary, A anchors, n drafts of each.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ class StepPlan:
     decoder_starts: int32 [B], the first position whose window keys the second half of the layers
         may see; 0 is all of them (deepinfer.config.replay).
     token_ids: int32 [T], the rows' tokens.
-    sample_rows: int32 [R], rows whose next token is drawn, ascending.
+    sample_rows: int32 [R], rows whose next token is drawn, ascending. A sequence that verifies k
+        drafts has 1 + k of them: that of its last token and those of the drafts, which are its last
+        k rows.
     score_rows, score_ids: int32 [P] each, rows whose logits are only looked at, and the token that
         follows each of them in the prompt (prompt_logprobs).
     score_top: how many of the likeliest tokens to report for each score row.
@@ -137,3 +140,29 @@ class StepResult:
     bad_rows: Bool
     logprobs: Scores | None = None
     prompt_scores: Scores | None = field(default=None)
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """For which sequences of the step that was just sampled drafts are proposed.
+
+    sequences: int32 [A], their places in the `StepPlan`, ascending. rows: int32 [A], the row of the
+        `SamplePlan` whose token is the sequence's last one now, its anchor: no row of it has run.
+    num_drafts: n, at least 1.
+    """
+
+    sequences: Int32
+    rows: Int32
+    num_drafts: int
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """What was proposed.
+
+    token_ids: int32 [A, n]; draft i follows the anchor as the token number 1 + i.
+    confidence: float32 [A, n], estimated chance that a draft is accepted if those before it are.
+    """
+
+    token_ids: Int32
+    confidence: Float32

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from deepinfer.bench.draft_simulation import simulation_lines
 from deepinfer.bench.engine import CASES, bench_engine, step_lines
 from deepinfer.bench.host import NUM_REQUESTS, bench_host, host_lines
 from deepinfer.bench.invariance import invariance_lines
@@ -24,11 +25,10 @@ from deepinfer.config.engine import EngineArgs, resolve
 from deepinfer.config.model import ModelConfig
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
-from deepinfer.engine.loading import lay_out, load_model, make_scheduler, this_machine
+from deepinfer.engine.loading import lay_out, load_model, make_scheduler, make_worker
+from deepinfer.engine.machine import this_machine
 from deepinfer.kernels.kernelset import load_kernels
 from deepinfer.tokenizer.tokenizer_file import TOKENIZER_FILE
-from deepinfer.worker.pools import make_pools
-from deepinfer.worker.worker import Worker
 
 Show = Callable[[str], None]
 
@@ -104,6 +104,12 @@ def masks(model: str | None, *, show: Show) -> int:
     return 0
 
 
+def drafts_sim(*, show: Show) -> int:
+    """What drafts by confidence bring on machines that were measured, simulated."""
+    _show_all(simulation_lines(), show)
+    return 0
+
+
 def profile(toy: str, dtype: str, num_threads: int | None, *, show: Show) -> int:
     """Where the time of a toy's steps goes; None is one thread."""
     torch.set_num_threads(num_threads or 1)
@@ -125,7 +131,7 @@ def _toy_engine(toy: str, args: EngineArgs) -> tuple[Engine, ModelConfig, str]:
     torch.set_num_threads(options.num_threads)
     network = toy_network(config, load_kernels(act_quant=options.act_quant), options.dtype)
     options, sizes = lay_out(config, options)
-    worker = Worker(network, make_pools(config, sizes.num_blocks, sizes.num_slots))
+    worker = make_worker(network, options, sizes)
     return Engine(make_scheduler(options, sizes), worker, [config.eos_token_id]), config, args.dtype
 
 

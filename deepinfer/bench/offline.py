@@ -14,6 +14,7 @@ from deepinfer.config.model import ModelConfig
 from deepinfer.engine.engine import Engine
 from deepinfer.errors import ConfigError
 from deepinfer.sampling_params import SamplingParams
+from deepinfer.scheduler.draft_stats import DraftStats
 from deepinfer.step import StepPlan
 from deepinfer.worker.worker import Worker
 
@@ -63,11 +64,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step: its time, and how many rows were of prompts and how many of generated tokens."""
+    """One step: its time, its rows (of prompts; of generated tokens and drafts), its tokens."""
 
     ms: float
     prompt_rows: int
     decode_rows: int
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,15 @@ class StepGroup:
     median_ms: float
     prompt_rows: int
     decode_rows: int
+    num_tokens: int
 
 
 @dataclass(frozen=True)
 class OfflineResult:
-    """What was measured. delivered: output tokens of each request. reasons: how each ended."""
+    """What was measured. delivered: output tokens of each request. reasons: how each ended.
+
+    drafts: what became of them.
+    """
 
     workload: Workload
     wall_s: float
@@ -94,6 +100,7 @@ class OfflineResult:
     prompt_steps: StepGroup
     mixed_steps: StepGroup
     decode_steps: StepGroup
+    drafts: DraftStats
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -119,14 +126,14 @@ class OfflineResult:
     @property
     def decode_tokens_per_s(self) -> float:
         """Tokens a second in steps that only generate."""
-        return _rate(self.decode_steps.decode_rows, self.decode_steps.total_s)
+        return _rate(self.decode_steps.num_tokens, self.decode_steps.total_s)
 
 
 class RowCounter(Worker):
     """A worker that tells prompt rows from others: their positions lie within the prompt."""
 
     def __init__(self, worker: Worker, input_len: int) -> None:
-        super().__init__(worker.network, worker.pools, worker.device)
+        super().__init__(worker.network, worker.pools, worker.device, worker.drafter)
         self._input_len = input_len
         self.prompt_rows = self.decode_rows = 0
 
@@ -157,6 +164,7 @@ def random_prompts(config: ModelConfig, count: int, length: int, seed: int) -> l
 def _run(engine: Engine, prompts: list[list[int]], workload: Workload) -> OfflineResult:
     counter = RowCounter(engine.worker, workload.input_len)
     engine.worker, worker = counter, engine.worker
+    drafts_before = engine.drafting.stats.copy()
     preempted_before = engine.scheduler.counters.num_preemptions
     params = workload.params()
     delivered, reasons = [0] * len(prompts), [""] * len(prompts)
@@ -170,7 +178,12 @@ def _run(engine: Engine, prompts: list[list[int]], workload: Workload) -> Offlin
         news = engine.step()
         after = time.perf_counter()
         records.append(
-            StepRecord(1000 * (after - before), counter.prompt_rows, counter.decode_rows)
+            StepRecord(
+                1000 * (after - before),
+                counter.prompt_rows,
+                counter.decode_rows,
+                sum(delta.token_id is not None for delta in news),
+            )
         )
         for delta in news:
             number = int(delta.request_id)
@@ -191,6 +204,7 @@ def _run(engine: Engine, prompts: list[list[int]], workload: Workload) -> Offlin
         prompt_steps=_group(records, lambda r: not r.decode_rows),
         mixed_steps=_group(records, lambda r: r.prompt_rows > 0 and r.decode_rows > 0),
         decode_steps=_group(records, lambda r: not r.prompt_rows),
+        drafts=engine.drafting.stats.since(drafts_before),
         faults=find_faults(workload, delivered, reasons),
     )
 
@@ -212,6 +226,7 @@ def _group(records: list[StepRecord], belongs: Callable[[StepRecord], bool]) -> 
         median_ms=median(record.ms for record in own) if own else 0.0,
         prompt_rows=sum(record.prompt_rows for record in own),
         decode_rows=sum(record.decode_rows for record in own),
+        num_tokens=sum(record.num_tokens for record in own),
     )
 
 

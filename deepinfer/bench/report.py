@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from deepinfer.bench.offline import OfflineResult, StepGroup
+from deepinfer.scheduler.draft_stats import DraftStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def offline_lines(ground: Ground, result: OfflineResult) -> Iterator[str]:
     share = result.cached_tokens / result.prompt_tokens
     yield f"cached     {result.cached_tokens:,} prompt tokens ({100 * share:.1f} %)"
     yield f"preempted  {result.num_preemptions} times"
+    yield from draft_lines(result.drafts)
     yield f"{'steps':10}{'number':>8}{'median ms':>11}{'prompt rows':>13}{'decode rows':>13}"
     yield _group_line("prompt", result.prompt_steps)
     yield _group_line("mixed", result.mixed_steps)
@@ -96,10 +98,40 @@ def offline_record(ground: Ground, result: OfflineResult) -> dict[str, Any]:
     return {
         "ground": asdict(ground),
         **asdict(result),
+        "drafts": draft_record(result.drafts),
         "prompt_tokens": result.prompt_tokens,
         "cached_tokens": result.cached_tokens,
         "prefill_tokens_per_s": result.prefill_tokens_per_s,
         "decode_tokens_per_s": result.decode_tokens_per_s,
+    }
+
+
+def draft_lines(stats: DraftStats) -> Iterator[str]:
+    """What became of drafts, if there were any."""
+    if not stats.num_drafted:
+        return
+    yield (
+        f"drafts     {stats.num_drafted:,} proposed, {stats.num_verified:,} verified, "
+        f"{stats.num_accepted:,} accepted; {stats.accepted_len:.2f} tokens of a request in a step"
+    )
+    by_slot = zip(stats.accepted_by_slot, stats.verified_by_slot, strict=True)
+    shares = ", ".join(f"{100 * accepted / verified:.0f} %" for accepted, verified in by_slot)
+    yield f"accepted   of those verified, by place in the block: {shares}"
+    pairs = (f"{said:.2f}: {true:.2f} ({count:,})" for said, true, count in stats.calibration())
+    yield f"confidence said: accepted (drafts)  {', '.join(pairs)}"
+
+
+def draft_record(stats: DraftStats) -> dict[str, Any]:
+    """The same for a program to read."""
+    return {
+        "num_drafted": stats.num_drafted,
+        "num_verified": stats.num_verified,
+        "num_accepted": stats.num_accepted,
+        "accepted_len": stats.accepted_len,
+        "tokens_per_step": stats.num_tokens / stats.num_steps if stats.num_steps else 0.0,
+        "verified_by_slot": stats.verified_by_slot.tolist(),
+        "accepted_by_slot": stats.accepted_by_slot.tolist(),
+        "calibration": stats.calibration(),
     }
 
 

@@ -9,10 +9,21 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, get_args
 
+from deepinfer.config.drafts import check_words, decide_num_drafts, decide_schedule
+from deepinfer.config.elsewhere import ELSEWHERE
 from deepinfer.config.model import ModelConfig
 from deepinfer.config.option_checks import one_of, whole, whole_or
 from deepinfer.config.replay import check_replay, decide_keep_tokens
-from deepinfer.config.words import ActQuant, Device, Dtype, LoadFormat, Replay, WeightDtype
+from deepinfer.config.words import (
+    Accept,
+    ActQuant,
+    Device,
+    DraftSchedule,
+    Dtype,
+    LoadFormat,
+    Replay,
+    WeightDtype,
+)
 from deepinfer.errors import ConfigError
 
 # Below this width a matrix product ends sooner than a second thread could join it.
@@ -46,6 +57,12 @@ class EngineArgs:
     replay: mask hides all but the last keep_tokens tokens of a prompt from the windows of the
         second half of the layers, which is how the release serves long prompts (docs/limits.md);
         None is off. keep_tokens: None is 140.
+    draft_schedule: fixed verifies num_drafts drafts of each sequence in each step, confidence those
+        that are worth their time, off none; None is fixed, and off without a draft module.
+    num_drafts: drafts of a block, 1 to 5; None is as many as the model was trained for.
+    accept: coupled gives one answer for one seed, with drafts or without; rejection accepts more;
+        auto is coupled for requests with a seed, rejection for others. Neither changes what tokens
+        are likely, and at temperature 0 they do not differ.
     data_parallel_size, context_parallel_size, expert_parallel_size: only 1.
     """
 
@@ -64,6 +81,9 @@ class EngineArgs:
     seed: int | None = None
     replay: Replay | None = None
     keep_tokens: int | None = None
+    draft_schedule: DraftSchedule | None = None
+    num_drafts: int | None = None
+    accept: Accept = "auto"
     data_parallel_size: int = 1
     context_parallel_size: int = 1
     expert_parallel_size: int = 1
@@ -74,7 +94,8 @@ class EngineConfig:
     """What will be done; never changed after `resolve`.
 
     max_model_len: an upper bound until the caches are laid out. asked_model_len: the user named it,
-    so that less is an error. keep_tokens: of replay, should it be on.
+    so that less is an error. keep_tokens: of replay, should it be on. num_drafts: 0 if there are
+    none.
     """
 
     device: str
@@ -91,6 +112,9 @@ class EngineConfig:
     seed: int | None
     replay: Replay
     keep_tokens: int
+    draft_schedule: DraftSchedule
+    num_drafts: int
+    accept: Accept
 
 
 @dataclass(frozen=True)
@@ -103,34 +127,6 @@ class Machine:
     memory_bytes: int
 
 
-# Names that scripts for DeepInfer 0.1 or vLLM pass and that mean nothing, or nothing else, here.
-_ELSEWHERE = {
-    "tensor_parallel_size": "one device holds everything",
-    "pipeline_parallel_size": "one device holds everything",
-    "enforce_eager": "there are no graphs, so every step is eager",
-    "enable_prefix_caching": "there is no prefix cache yet",
-    "quantization": "the checkpoint says how its weights are stored; see act_quant",
-    "swap_space": "a preempted request is computed again, never swapped",
-    "tokenizer": "the tokenizer lies in the model's folder",
-    "tokenizer_revision": "the tokenizer lies in the model's folder",
-    "trust_remote_code": "no code is loaded from a model",
-    "revision": "name a folder that holds the revision",
-    "served_model_name": "it belongs to a server",
-    "disable_log_stats": "there are no statistics to log",
-    "engram_parallel_size": "one device holds everything",
-    "engine_rank": "there is one engine",
-    "engine_group_rank": "there is one engine",
-    "engine_type": "one engine does prompts and generation",
-    "chunked_prefill": "prompts are always run in chunks; see max_num_batched_tokens",
-    "stop_preempted_request": "a preempted request is always computed again",
-    "tokens_per_block": "a block has 128 tokens",
-    "lookahead_tokens": "it has no use here",
-    "ignore_len": "it has no use here",
-    "offline_inference": "it has no use here",
-    "decode_sequence": "results have both text and token ids",
-}
-
-
 def engine_args(options: dict[str, Any]) -> EngineArgs:
     """EngineArgs from keyword options. Raises ConfigError for a name that does not exist."""
     known = [f.name for f in fields(EngineArgs)]
@@ -139,8 +135,8 @@ def engine_args(options: dict[str, Any]) -> EngineArgs:
             continue
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"options are: {', '.join(known)}"
-        if name in _ELSEWHERE:
-            hint = f"leave it out: {_ELSEWHERE[name]}"
+        if name in ELSEWHERE:
+            hint = f"leave it out: {ELSEWHERE[name]}"
         raise ConfigError("no such option", where=name, hint=hint)
     return EngineArgs(**options)
 
@@ -157,6 +153,7 @@ def check_options(args: EngineArgs, machine: Machine) -> None:
         one_of(name, getattr(args, name), get_args(words))
     if args.replay is not None:
         check_replay(args.replay)
+    check_words(args.draft_schedule, args.accept)
     for name in ("data_parallel_size", "context_parallel_size", "expert_parallel_size"):
         whole(name, getattr(args, name), 1, 1)
 
@@ -179,6 +176,7 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
     longest = model.max_position_embeddings
     one_thread = model.hidden_size < _ONE_THREAD_BELOW_HIDDEN
     replay = args.replay or "off"
+    draft_schedule = decide_schedule(args.draft_schedule, args.num_drafts, model)
     return EngineConfig(
         device=device,
         dtype=args.dtype,
@@ -204,6 +202,9 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         seed=None if args.seed is None else whole("seed", args.seed, -(2**63), 2**64 - 1),
         replay=replay,
         keep_tokens=decide_keep_tokens(replay, args.keep_tokens, model),
+        draft_schedule=draft_schedule,
+        num_drafts=decide_num_drafts(draft_schedule, args.num_drafts, model),
+        accept=args.accept,
     )
 
 

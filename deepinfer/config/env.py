@@ -13,14 +13,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from deepinfer.config.env_names import ENV_NAMES, EnvName
-from deepinfer.config.words import Replay
+from deepinfer.config.env_names import ENV_NAMES, OFF, EnvName
+from deepinfer.config.words import DraftSchedule, Replay
 from deepinfer.errors import ConfigError
 
 PREFIX = "DEEPINFER_"
 MODEL_DIR = "DEEPINFER_HF_MODEL_DIR"
 ACCELERATOR = "DEEPINFER_ACCELERATOR"
 REPLAY = "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE"
+NUM_DRAFTS = "DEEPINFER_USE_NEXTN_DECODE"
+BY_CONFIDENCE = "DEEPINFER_ENABLE_MTP_VARLEN"
+TEMPERATURES = "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE"
+CURVE_DIR = "DEEPINFER_DECODE_PERF_CACHE_DIR"
 
 Accelerator = Literal["nvidia", "ascend", "cpu"]
 
@@ -33,7 +37,11 @@ _NUMBERS: dict[str, tuple[str, type, float]] = {
     "DEEPINFER_XGRAMMAR_CACHE_LIMIT_BYTES": ("grammar_cache_bytes", int, -math.inf),
     "DEEPINFER_SO_BUILDER_CPUS": ("grammar_workers", int, 1),
     "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS": ("keep_tokens", int, 0),
+    "DEEPINFER_DECODE_PERF_CACHE_TTL_SEC": ("curve_ttl_s", float, 0),
+    NUM_DRAFTS: ("num_drafts", int, 0),
 }
+
+_LEAST_TEMPERATURE = 1e-5
 
 _BY_NAME = {row.name: row for row in ENV_NAMES}
 
@@ -45,7 +53,10 @@ class Environment:
     warnings: one line for each name that is set and has no effect here.
     grammar_timeout_s: in which a grammar must be compiled. grammar_cache_bytes: compiled grammars
         to keep; 0 and below: all. grammar_workers: processes that compile.
-    replay, keep_tokens: the options of these names.
+    replay, keep_tokens, draft_schedule, num_drafts: the options of these names; num_drafts 0 comes
+        with draft_schedule off.
+    confidence_temperatures: of drafts, one for all or one for each. curve_dir, curve_ttl_s: where
+        step times are kept, None for nowhere, and for how long.
     """
 
     model_dir: Path | None = None
@@ -56,6 +67,11 @@ class Environment:
     grammar_workers: int = 2
     replay: Replay | None = None
     keep_tokens: int | None = None
+    draft_schedule: DraftSchedule | None = None
+    num_drafts: int | None = None
+    confidence_temperatures: tuple[float, ...] = (1.0,)
+    curve_dir: Path | None = None
+    curve_ttl_s: float = 3600.0
 
 
 def environment() -> Environment:
@@ -88,9 +104,19 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     rows = [_known(name, value) for name, value in found.items()]
     for row in rows:
         _check_value(row, found[row.name])
-    model_dir = found.get(MODEL_DIR)
+    numbers = {
+        field: _number(name, found[name], kind, lowest)
+        for name, (field, kind, lowest) in _NUMBERS.items()
+        if name in found
+    }
     return Environment(
-        model_dir=Path(model_dir) if model_dir else None,
+        model_dir=_path(found.get(MODEL_DIR)),
+        curve_dir=_path(found.get(CURVE_DIR)),
+        draft_schedule=_draft_schedule(numbers.get("num_drafts"), found.get(BY_CONFIDENCE)),
+        confidence_temperatures=tuple(
+            max(_number(TEMPERATURES, one, float, 0), _LEAST_TEMPERATURE)
+            for one in found.get(TEMPERATURES, "1").split(",")
+        ),
         accelerator=cast(Accelerator | None, found.get(ACCELERATOR)),
         replay=cast(Replay | None, found.get(REPLAY)),
         warnings=tuple(
@@ -98,12 +124,21 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
             for row in rows
             if row.status == "not needed"
         ),
-        **{
-            field: _number(name, found[name], kind, lowest)
-            for name, (field, kind, lowest) in _NUMBERS.items()
-            if name in found
-        },
+        **numbers,
     )
+
+
+def _path(value: str | None) -> Path | None:
+    return Path(value) if value else None
+
+
+def _draft_schedule(num_drafts: int | None, by_confidence: str | None) -> DraftSchedule | None:
+    """No drafts at all is the stronger word. What is not a no is a yes."""
+    if num_drafts == 0:
+        return "off"
+    if by_confidence is not None and by_confidence not in OFF:
+        return "confidence"
+    return None if num_drafts is None else "fixed"
 
 
 def _known(name: str, value: str) -> EnvName:

@@ -10,7 +10,6 @@ Status = Literal["honoured", "not needed", "refused"]
 
 OFF = ("0", "false", "False")  # with the empty value, all that DeepInfer takes for "no"
 ZERO = ("0", "0.0")
-ONE = ("1", "1.0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,8 @@ class EnvName:
 
 _NO_RANKS = "one process computes all: there are no ranks to talk to or to balance"
 _NO_GRAPHS = "no CUDA graphs are captured"
-_NO_DRAFTS = "generation does not use drafts yet"
 _NO_PREFIXES = "no state of a sequence is kept for another one yet"
 _NO_IMAGES = "there is no image input yet"
-_NO_CURVE = "no step times are measured or cached"
 _NO_STATISTICS = "no running statistics are logged yet"
 _FAKE_ROUTING = "it replaces the router's choice, and with it the answer"
 _NO_PROFILER = "there is no profiler to switch on, so what it would write would be missing"
@@ -79,10 +76,25 @@ ENV_NAMES: tuple[EnvName, ...] = (
     _refused("FORCE_IMBALANCE_RATIO", ZERO, _FAKE_ROUTING),
     _refused("FORCE_LOAD_BALANCE", OFF, _FAKE_ROUTING),
     _refused("INDEX_ATTN_MEMORY_LIMIT", (), "index scores take what they need: no limit is kept"),
-    _refused("USE_NEXTN_DECODE", ("0",), _NO_DRAFTS),
-    _refused("ENABLE_MTP_VARLEN", OFF, _NO_DRAFTS),
-    _refused("DFLASH_CONFIDENCE_HEAD_TEMPERATURE", ONE, "confidences are not scaled"),
-    *_not_needed(_NO_DRAFTS, "MAX_BACKTRACKING_TOKENS"),
+    EnvName(
+        "DEEPINFER_USE_NEXTN_DECODE",
+        "honoured",
+        (),
+        "num_drafts, when the option is left out, 1 to 5; 0 is draft_schedule off",
+    ),
+    EnvName(
+        "DEEPINFER_ENABLE_MTP_VARLEN",
+        "honoured",
+        (),
+        "draft_schedule confidence, when the option is left out; not for 0, false, False",
+    ),
+    EnvName(
+        "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE",
+        "honoured",
+        (),
+        "confidences of drafts are divided by it; one number, or one for each draft; default 1",
+    ),
+    *_not_needed("drafts take back no more rows than there is room for", "MAX_BACKTRACKING_TOKENS"),
     _refused("ENGRAM_PAD_TOKEN", (), "config.json says which it is: engram_pad_token_id"),
     *_not_needed(
         "Engram's rows are read from the checkpoint's own file", "ENGRAM_FORCE_GPU_STORAGE"
@@ -94,7 +106,18 @@ ENV_NAMES: tuple[EnvName, ...] = (
         *("ENFORCE_EAGER", "CUDAGRAPH_BATCH_SIZE_INTERVAL"),
         *("DFLASH_ENFORCE_EAGER", "DFLASH_CUDAGRAPH_BATCH_SIZE_INTERVAL"),
     ),
-    *_not_needed(_NO_CURVE, "DECODE_PERF_CACHE_DIR", "DECODE_PERF_CACHE_TTL_SEC"),
+    EnvName(
+        "DEEPINFER_DECODE_PERF_CACHE_DIR",
+        "honoured",
+        (),
+        "where step times that were measured at a start are kept; unset keeps none",
+    ),
+    EnvName(
+        "DEEPINFER_DECODE_PERF_CACHE_TTL_SEC",
+        "honoured",
+        (),
+        "how many seconds they are used; default 3600",
+    ),
     *_not_needed("there is one slot for each of max_num_seqs", "NUM_STATE_SLOTS_RATIO"),
     *_not_needed(_NO_PREFIXES, "PREFILL_STORE_EXTRA_STATE", "PREFILL_STORE_EXTRA_SIZE"),
     EnvName(

@@ -7,14 +7,15 @@ alone, so that chunks, neighbours and a second computation change nothing.
 
 from typing import Final, get_args
 
+from deepinfer.config.drafts import MOST_DRAFTS
 from deepinfer.config.model import ModelConfig
 from deepinfer.config.option_checks import one_of, whole
 from deepinfer.config.words import Replay
 from deepinfer.errors import ConfigError
 
 KEEP_TOKENS: Final = 140
-# Rows that a step with drafts takes back at most: five drafts and the token before them.
-_TAKEN_BACK: Final = 6
+# Rows that a step with drafts takes back at most: its drafts and the token before them.
+_TAKEN_BACK: Final = MOST_DRAFTS + 1
 _MOST: Final = 2**31 - 1
 # Of words that others know.
 _HINTS: Final = {"compact": "compact is not there yet: mask gives the same, but saves no time"}

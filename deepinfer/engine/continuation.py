@@ -1,17 +1,17 @@
 """One continuation as far as the choice of its tokens goes: what it asks, what it has, and the rows
 in which its next tokens are chosen.
 
-Knows parameters and token ids. Does not know texts, steps, or how a token is drawn. What never
-changes is prepared once; what grows is counted token by token, and only if its penalties are on.
+Knows parameters and token ids. Does not know texts, steps, or how a token is drawn.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from deepinfer.engine.steering import Steering
+from deepinfer.engine.token_counts import Counted, TokenCounts
 from deepinfer.sampling_params import FREE, SamplingParams
 from deepinfer.so_args import SoArgs, read_so_args
 from deepinfer.step import Float32, Int32
@@ -96,56 +96,6 @@ def prepare(
     )
 
 
-class Counted(NamedTuple):
-    """token_ids: int32, each once. counts: float32, how often."""
-
-    token_ids: Int32
-    counts: Float32
-
-
-class TokenCounts:
-    """How often each token occurred, as arrays that are ready for a step."""
-
-    def __init__(self) -> None:
-        self._places: dict[int, int] = {}
-        self._ids = np.zeros(16, np.int32)
-        self._counts = np.zeros(16, np.float32)
-
-    @property
-    def token_ids(self) -> Int32:
-        """int32, each token once; a view that the next `add` may outdate."""
-        return self._ids[: len(self._places)]
-
-    @property
-    def counts(self) -> Float32:
-        """float32, of `token_ids`."""
-        return self._counts[: len(self._places)]
-
-    def ahead(self, token_ids: Sequence[int]) -> "Iterator[Counted]":
-        """What would be counted after none, one, two ... of `token_ids`; nothing is counted."""
-        token_ids_so_far, counts, new = self.token_ids, self.counts, dict[int, int]()
-        yield Counted(token_ids_so_far, counts)
-        for token_id in token_ids:
-            place = self._places.get(token_id, new.get(token_id))
-            if place is None:
-                new[token_id] = len(token_ids_so_far)
-                token_ids_so_far = np.append(token_ids_so_far, np.int32(token_id))
-                counts = np.append(counts, np.float32(1))
-            else:
-                counts = counts.copy()
-                counts[place] += 1
-            yield Counted(token_ids_so_far, counts)
-
-    def add(self, token_id: int) -> None:
-        """Count one token."""
-        place = self._places.setdefault(token_id, len(self._places))
-        if place == len(self._ids):
-            self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
-            self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
-        self._ids[place] = token_id
-        self._counts[place] += 1
-
-
 class Row(NamedTuple):
     """How one token is chosen, as far as it differs from row to row of a continuation.
 
@@ -187,7 +137,8 @@ class Continuation:
         """The row of the next token; then, for each draft, the row of the token after it, if all
         drafts up to there are accepted. Nothing of the continuation changes.
 
-        Rows behind a draft that a grammar forbids are free: that draft is never accepted.
+        Rows behind a draft that a grammar forbids are free: that draft is never accepted. So are
+        rows behind an end token, under a grammar: nothing follows it.
         """
         seen = None if self.seen is None else self.seen.ahead(draft_ids)
         produced = None if self.produced is None else self.produced.ahead(draft_ids)
@@ -209,11 +160,18 @@ class Continuation:
                     row = row._replace(
                         banned=self._banned(ahead, steering), forced=self._forced(ahead, steering)
                     )
-                    is_possible = draft_id not in self.prepared.end_ids and (
-                        draft_id == FREE or steering.add(draft_id)
-                    )
+                    is_possible = self._is_possible(draft_id, steering)
                 rows.append(row)
         return rows
+
+    def _is_possible(self, draft_id: int, steering: Steering) -> bool:
+        """Whether anything may follow the draft, which is added to `steering`.
+
+        Without a grammar an end token can come too early and be forced: then the text goes on.
+        """
+        if draft_id == FREE or (steering.grammar and draft_id in self.prepared.end_ids):
+            return False
+        return steering.add(draft_id)
 
     def _forced(self, ahead: int, steering: Steering) -> int:
         golden_ids, place = self.prepared.golden_ids, self.num_outputs + ahead

@@ -3,10 +3,12 @@
 Knows requests and arrays; neither text nor tensors.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from deepinfer.config.replay import decoder_start
-from deepinfer.engine.continuation import Continuation, begin, next_rows, prepare
+from deepinfer.engine.continuation import Continuation, Row, begin, prepare
+from deepinfer.engine.drafting import Counts, Drafting
 from deepinfer.engine.grammars import Grammars
 from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.engine.steering import Steering, thinking_limit
@@ -17,7 +19,8 @@ from deepinfer.sampling_params import NUM_SEEDS, SamplingParams
 from deepinfer.scheduler.plan import Scheduled, make_plan
 from deepinfer.scheduler.request import Limits, Reason, Request
 from deepinfer.scheduler.scheduler import Scheduler
-from deepinfer.step import Scores, StepResult
+from deepinfer.scheduler.update import Progress
+from deepinfer.step import Scores
 from deepinfer.worker.worker import Worker
 
 # The scheduler's name of a continuation: (request, choice).
@@ -29,7 +32,8 @@ class Engine:
 
     eos_ids: the model's end tokens. thinking_ids: the tokens around its thoughts, None without.
     grammars: needed by requests with a grammar only. keep_tokens: of bounded replay, for the
-    requests that come from now on; None is off (deepinfer.config.replay).
+    requests that come from now on; None is off (deepinfer.config.replay). drafting: None drafts
+    nothing; else the worker has a drafter.
     """
 
     def __init__(
@@ -40,8 +44,10 @@ class Engine:
         thinking_ids: tuple[int, int] | None = None,
         grammars: Grammars | None = None,
         keep_tokens: int | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         self.scheduler, self.worker, self.keep_tokens = scheduler, worker, keep_tokens
+        self.drafting = drafting or Drafting()
         self._eos_ids, self._thinking_ids = frozenset(eos_ids), thinking_ids
         self._grammars = grammars
         self._continuations: dict[Key, Continuation] = {}
@@ -76,6 +82,7 @@ class Engine:
                 field="request_id",
                 hint="give every request an id of its own",
             )
+        is_rejection = self.drafting.is_rejection(seed is not None or params.seed is not None)
         seed = params.seed_or_random() if seed is None else seed % NUM_SEEDS
         limits = Limits(
             max_tokens=params.max_tokens,
@@ -96,7 +103,13 @@ class Engine:
                 num_top = params.num_prompt_logprobs if choice == 0 else -1
                 score_top = num_top if num_top >= 0 else None
                 request = Request((request_id, choice), prompt_ids, limits, score_top, seen_from)
-                prepared = prepare(params, seed=seed, choice=choice, eos_ids=self._eos_ids)
+                prepared = prepare(
+                    params,
+                    seed=seed,
+                    choice=choice,
+                    eos_ids=self._eos_ids,
+                    is_rejection=is_rejection,
+                )
                 steering = Steering(thinking=thinking_limit(*limit))
                 self._continuations[request_id, choice] = begin(prepared, prompt_ids, (), steering)
                 self.scheduler.check(request)
@@ -125,48 +138,63 @@ class Engine:
             self.finish(*key, "abort")
 
     def step(self) -> list[Delta]:
-        """Run one step: plan, forward, draw, book-keeping. Returns its news; none without work."""
+        """Run one step: drafts, plan, forward, draw, book-keeping. Returns its news; none without
+        work."""
+        self.drafting.propose(self.worker, self.scheduler.config.max_model_len)
         refused = list(self._take_grammars())
         scheduled = self.scheduler.schedule()
         if scheduled is None:
             return refused
-        rows = [self._continuations[scheduled.requests[i].request_id] for i in scheduled.sampled]
         scored = scheduled.scored()
+        start = time.perf_counter()
         try:
             self.worker.launch(make_plan(scheduled))
-            result = self.worker.sample(build_sample_plan(next_rows(rows)))
+            result = self.worker.sample(build_sample_plan(self._rows(scheduled)))
         except BaseException:
             # An interrupt may come anywhere, and whoever sent it may go on with the same engine.
             self.worker.lose_step()
             self.scheduler.lose_step()
             raise
+        forward_s = time.perf_counter() - start
+        progress = self.scheduler.update(scheduled, result.token_ids, result.bad_rows)
+        counts = self.drafting.after(scheduled, progress, forward_s)
         return [
             *refused,
             *_prompt_news(scored, result.prompt_scores),
-            *self._token_news(scheduled, result),
+            *self._token_news(progress, counts, result.logprobs),
         ]
 
-    def _token_news(self, scheduled: Scheduled, result: StepResult) -> Iterator[Delta]:
-        drawn = [scheduled.requests[place].request_id for place in scheduled.sampled]
-        row_of = {key: row for row, key in enumerate(drawn)}
-        for progress in self.scheduler.update(scheduled, result.token_ids, result.bad_rows):
+    def _rows(self, scheduled: Scheduled) -> list[Row]:
+        rows: list[Row] = []
+        for place in scheduled.sampled:
+            continuation = self._continuations[scheduled.requests[place].request_id]
+            rows += continuation.rows(scheduled.drafts[place])
+        return rows
+
+    def _token_news(
+        self, all_progress: list[Progress], counts: Counts, logprobs: Scores | None
+    ) -> Iterator[Delta]:
+        for progress in all_progress:
             key: Key = progress.request.request_id
-            continuation = self._continuations[key]
+            continuation = self._continuations.get(key)
+            if continuation is None:
+                continue  # it ended with an error a token before
             logprob, reason = None, progress.finish_reason
             if progress.token_id is not None:
                 if not continuation.add(progress.token_id) and reason is None:
                     # Only a forced token can break a grammar, and then nothing can follow it.
                     reason = "error"
                     self.scheduler.finish(key, reason)
-                if continuation.prepared.num_logprobs >= 0 and result.logprobs is not None:
+                if continuation.prepared.num_logprobs >= 0 and logprobs is not None:
                     logprob = token_logprob(
-                        result.logprobs,
-                        row_of[key],
+                        logprobs,
+                        progress.row,
                         progress.token_id,
                         continuation.prepared.num_logprobs,
                     )
             if reason is not None:
                 del self._continuations[key]
+            num_drafted, num_verified = counts.pop(key, (0, 0))
             yield Delta(
                 key[0],
                 key[1],
@@ -174,6 +202,9 @@ class Engine:
                 logprob=logprob,
                 finish_reason=reason,
                 may_stop=continuation.steering.may_end,
+                is_draft=progress.is_draft,
+                num_drafted=num_drafted,
+                num_verified=num_verified,
             )
 
     def _take_grammars(self) -> Iterator[Delta]:

@@ -1,11 +1,9 @@
 """From a model argument to an engine that can run: the stages of starting, in order and timed."""
 
 import logging
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -24,32 +22,29 @@ from deepinfer.cache.layout import (
 from deepinfer.cache.slots import SlotPool
 from deepinfer.checkpoint.load import open_checkpoint
 from deepinfer.checkpoint.source import find_model
-from deepinfer.config.engine import EngineArgs, EngineConfig, Machine, check_options, resolve
-from deepinfer.config.env import Accelerator, Environment, environment
+from deepinfer.config.engine import EngineArgs, EngineConfig, check_options, resolve
+from deepinfer.config.env import environment
 from deepinfer.config.model import ModelConfig, read_model_config
-from deepinfer.config.words import Device
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.grammars import Grammars, new_compiler
+from deepinfer.engine.load_drafts import check_drafts, make_drafting
+from deepinfer.engine.machine import this_machine, with_environment
 from deepinfer.errors import ConfigError
 from deepinfer.kernels.kernelset import load_kernels
 from deepinfer.logs import Stages
 from deepinfer.model.network import Network
 from deepinfer.scheduler.config import SchedulerConfig
 from deepinfer.scheduler.scheduler import Scheduler
+from deepinfer.scheduler.step_time import StepTime
+from deepinfer.scheduler.verify_lengths import VerifyLengths
 from deepinfer.tokenizer.compress import build_token_map, check_token_map
 from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from deepinfer.worker.build import build_dummy, build_network
+from deepinfer.worker.drafter import Drafter
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 
-# What device=auto stands for; None is no DEEPINFER_ACCELERATOR.
-DEVICES: dict[Accelerator | None, Device] = {
-    None: "auto",
-    "nvidia": "cuda",
-    "ascend": "npu",
-    "cpu": "cpu",
-}
 # Every value of the caches' formats is exact in bfloat16, whatever is computed in.
 _STORAGE: Storage = "bfloat16"
 _LOG = logging.getLogger("deepinfer")
@@ -77,13 +72,14 @@ def load_model(
 
     None is DEEPINFER_HF_MODEL_DIR; without it, the demo model that ships with the project; without
     one, a random toy. The options are checked before anything is downloaded or read.
-    The environment stands for a device that is auto, a replay and keep_tokens that are None.
+    The environment stands for a device that is auto, and for replay, keep_tokens, draft_schedule
+    and num_drafts that are None.
     Raises ConfigError or CheckpointError.
     """
     seen = environment()
     for warning in seen.warnings:
         report(f"warning: {warning}")
-    args = _with_environment(args, seen)
+    args = with_environment(args, seen)
     machine = this_machine(args.device)
     check_options(args, machine)
     model = seen.model_dir if model is None else model
@@ -97,6 +93,7 @@ def load_model(
     with stages("check"):
         config = read_model_config(folder)
         options = resolve(args, config, machine)
+        check_drafts(config, options, seen)
         tokenizer = load_tokenizer(folder, config)
         token_map = build_token_map(folder / "tokenizer.json")
         check_token_map(token_map, config)
@@ -106,12 +103,10 @@ def load_model(
     with stages("caches"):
         options = _after_weights(options, args)
         options, sizes = lay_out(config, options)
-        worker = Worker(
-            network,
-            make_pools(config, sizes.num_blocks, sizes.num_slots, device=options.device),
-            options.device,
-        )
-        scheduler = make_scheduler(options, sizes)
+        worker = make_worker(network, options, sizes, seen.confidence_temperatures)
+    with stages("step times"):
+        drafting = make_drafting(worker, options, folder, seen)
+        scheduler = make_scheduler(options, sizes, drafting.step_time)
     _log_pools(config, options, sizes)
     stages.log(_LOG)
     engine = Engine(
@@ -121,15 +116,9 @@ def load_model(
         tokenizer.thinking_ids,
         Grammars(partial(new_compiler, tokenizer, config.vocab_size, seen), config.vocab_size),
         None if options.replay == "off" else options.keep_tokens,
+        drafting,
     )
     return LoadedModel(folder, config, options, tokenizer, engine)
-
-
-def _with_environment(args: EngineArgs, seen: Environment) -> EngineArgs:
-    device = DEVICES[seen.accelerator] if args.device == "auto" else args.device
-    replay = seen.replay if args.replay is None else args.replay
-    keep_tokens = seen.keep_tokens if args.keep_tokens is None else args.keep_tokens
-    return replace(args, device=device, replay=replay, keep_tokens=keep_tokens)
 
 
 def _network(
@@ -195,14 +184,34 @@ def lay_out(config: ModelConfig, options: EngineConfig) -> tuple[EngineConfig, P
     return replace(options, max_model_len=longest), sizes
 
 
-def make_scheduler(options: EngineConfig, sizes: PoolSizes) -> Scheduler:
-    """A scheduler with pools of these sizes."""
+def make_worker(
+    network: Network,
+    options: EngineConfig,
+    sizes: PoolSizes,
+    temperatures: Sequence[float] = (1.0,),
+) -> Worker:
+    """A worker with pools of these sizes. temperatures: of its drafts' confidences."""
+    config = network.setup.config
+    pools = make_pools(config, sizes.num_blocks, sizes.num_slots, device=options.device)
+    drafter = Drafter(network, pools, temperatures) if options.num_drafts else None
+    return Worker(network, pools, options.device, drafter)
+
+
+def make_scheduler(
+    options: EngineConfig, sizes: PoolSizes, step_time: StepTime | None = None
+) -> Scheduler:
+    """A scheduler with pools of these sizes. step_time: for drafts by confidence."""
     bounds = SchedulerConfig(
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=options.max_model_len,
     )
-    return Scheduler(bounds, BlockPool(sizes.num_blocks), SlotPool(sizes.num_slots))
+    return Scheduler(
+        bounds,
+        BlockPool(sizes.num_blocks),
+        SlotPool(sizes.num_slots),
+        VerifyLengths(bounds, options.draft_schedule, step_time),
+    )
 
 
 def _after_weights(options: EngineConfig, args: EngineArgs) -> EngineConfig:
@@ -227,23 +236,3 @@ def _log_pools(config: ModelConfig, options: EngineConfig, sizes: PoolSizes) -> 
     for part in (*block_parts(config, _STORAGE), *slot_parts(config, _STORAGE)):
         _LOG.info("  %s: %d layers, %d bytes each", part.name, part.num_layers, part.num_bytes)
     _LOG.info("%s, computed in %s, %d threads", options.device, options.dtype, options.num_threads)
-
-
-def this_machine(device: str) -> Machine:
-    """What torch finds here. An NPU is looked for only when it is asked for."""
-    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return Machine(
-        has_cuda=torch.cuda.is_available(),
-        has_npu=device == "npu" and _has_npu(),
-        num_cpus=os.cpu_count() or 1,
-        memory_bytes=pages * page_bytes,
-    )
-
-
-def _has_npu() -> bool:
-    """Importing torch_npu adds the device to torch; it fails in many ways without its driver."""
-    try:
-        import_module("torch_npu")
-    except (ImportError, OSError, RuntimeError):
-        return False
-    return bool(torch.npu.is_available())

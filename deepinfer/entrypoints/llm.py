@@ -17,6 +17,7 @@ from deepinfer.front.intake import paired, params_of_each
 from deepinfer.outputs import RequestOutput
 from deepinfer.recipe.events import Event
 from deepinfer.sampling_params import SamplingParams
+from deepinfer.scheduler.draft_stats import DraftStats
 from deepinfer.tokenizer.tokenizer import Tokenizer
 
 _LOG = logging.getLogger("deepinfer")
@@ -69,6 +70,10 @@ class LLM:
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self._requests.model.tokenizer
+
+    def draft_stats(self) -> DraftStats:
+        """What became of all drafts since the start. No answer depends on it."""
+        return self._requests.model.engine.drafting.stats.copy()
 
     def generate(
         self,

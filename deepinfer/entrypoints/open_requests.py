@@ -153,9 +153,13 @@ class OpenRequests:
         """One step of the engine, for everybody who waits: callers may take turns."""
         engine = self.model.engine
         with self._turn:
+            stopped = set[tuple[str, int]]()
             for delta in engine.step():
-                if self._open[delta.request_id].add(delta):
-                    engine.finish(delta.request_id, delta.choice, "stop")
+                key = (delta.request_id, delta.choice)
+                # Drafts may have been accepted behind the token that ended it.
+                if key not in stopped and self._open[delta.request_id].add(delta):
+                    stopped.add(key)
+                    engine.finish(*key, "stop")
 
     def _close(self, requests: Sequence[OpenRequest]) -> None:
         """Whoever leaves, early or not, takes all along: no request goes on unseen."""

@@ -12,6 +12,7 @@ from deepinfer.front.stream import TextStream
 from deepinfer.messages import Delta
 from deepinfer.outputs import (
     CompletionOutput,
+    DraftCounts,
     FinishReason,
     RequestOutput,
     Timings,
@@ -52,6 +53,7 @@ class Collector:
         self._error: RequestError | None = None
         # The first token follows nothing, so it has none.
         self._prompt_logprobs: list[TokenLogprob | None] = [None]
+        self._num_drafted = self._num_verified = self._num_accepted = 0
         self._choices = [
             _Choice(
                 TextStream(
@@ -73,16 +75,20 @@ class Collector:
     def add(self, delta: Delta) -> tuple[str, bool]:
         """(text of the delta's continuation that is final now, whether a stop string ended it).
 
-        After a stop string the engine must be told to finish the continuation.
+        After a stop string the engine must be told to finish the continuation, and what else it
+        has said of it in the same step must be dropped.
         """
         choice = self._choices[delta.choice]
         self._error = self._error or delta.error
         self._prompt_logprobs += delta.prompt_logprobs
+        self._num_drafted += delta.num_drafted
+        self._num_verified += delta.num_verified
         text = ""
         if delta.token_id is not None:
             if self._first_token_s is None:
                 self._first_token_s = self._clock()
             choice.token_ids.append(delta.token_id)
+            self._num_accepted += delta.is_draft
             if delta.logprob is not None:
                 choice.logprobs.append(delta.logprob)
             # An end token is not part of what was said, no more than a stop string is.
@@ -129,6 +135,7 @@ class Collector:
             if self._params.num_prompt_logprobs >= 0
             else None,
             timings=Timings(self._arrival_s, self._first_token_s, self._clock()),
+            drafts=DraftCounts(self._num_drafted, self._num_verified, self._num_accepted),
         )
 
     def _end(self, choice: _Choice, reason: FinishReason) -> str:

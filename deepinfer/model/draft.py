@@ -131,18 +131,24 @@ class DraftStore(FreshStore):
 
 
 def draft_batch(
-    config: ModelConfig, golden_ids: Tensor, anchors: Tensor, first_rows: Tensor, num_main_rows: int
+    config: ModelConfig,
+    golden_ids: Tensor,
+    anchors: Tensor,
+    first_rows: Tensor,
+    num_main_rows: int,
+    size: int | None = None,
 ) -> Batch:
     """Rows of A draft blocks, for use with DraftStore.
 
     golden_ids int64 [A], the tokens at the anchors, which the backbone has not seen yet; anchors
     int64 [A], their positions; first_rows int64 [A], the main row of position 0 of each anchor's
     sequence;
-    num_main_rows: how many rows DraftStore.main_kv has. Each row sees the last `sliding_window`
+    num_main_rows: how many rows DraftStore.main_kv has. size: rows of a block, None for as many as
+    the module was trained for. Each row sees the last `sliding_window`
     main tokens before its anchor and all rows of its own block, those after it too.
     """
-    num_anchors, size = anchors.shape[0], config.dspark_block_size
-    device = anchors.device
+    num_anchors, device = anchors.shape[0], anchors.device
+    size = config.dspark_block_size if size is None else size
     token_ids = torch.full((num_anchors, size), config.dspark_noise_token_id, device=device)
     token_ids[:, 0] = golden_ids
     rows = torch.arange(num_anchors * size, device=device).view(num_anchors, size)

@@ -136,3 +136,58 @@ def _flatten(rates: Rates) -> tuple[Float64, Int64]:
         return np.concatenate(rates, dtype=np.float64), lengths
     num_rates = int(lengths.sum())
     return np.fromiter(chain.from_iterable(rates), np.float64, count=num_rates), lengths
+
+
+def verify_above(rates: Sequence[float] | Float64, threshold: float) -> int:
+    """How many drafts of one sequence are verified: those before the first rate below `threshold`.
+
+    A rule of each draft's own prefix, so that it may use the rates of these very drafts.
+
+    >>> verify_above([0.9, 0.6, 0.3], 0.5)
+    2
+    """
+    rates = np.asarray(rates, np.float64)
+    return int(np.count_nonzero(np.logical_and.accumulate(rates >= threshold)))
+
+
+def choose_threshold(
+    rounds: Sequence[Sequence[float] | Float64], time_of_rows: TimeOfRows
+) -> float:
+    """The threshold for a sequence that runs alone, by rounds of drafts that are decided.
+
+    For one sequence the number of drafts of Step A is a poor rule: it is chosen by another round,
+    and no other sequence evens that out. A threshold lets each round decide for itself.
+
+    rounds: `survival_rates` of earlier rounds, none of them still to be verified. Of all thresholds
+    that verify anything else the one with the largest (mean of tokens) / (mean of time), of several
+    the highest; 0.0, which verifies everything, without rounds.
+
+    Example: rounds with rates 0.9, 0.8 and 0.4, 0.1; a step of b rows takes 4 + b ms.
+
+        threshold       none    0.9     0.8     0.4     0.1
+        drafts          0, 0    1, 0    2, 0    2, 1    2, 2
+        tokens, mean    1       1.45    1.85    2.05    2.1
+        time, mean      5       5.5     6       6.5     7
+        tokens per ms   0.2     0.264   0.308   0.315   0.3      the threshold is 0.4
+
+    >>> choose_threshold([[0.9, 0.8], [0.4, 0.1]], lambda rows: 4.0 + rows)
+    0.4
+    """
+    if not rounds:
+        return 0.0
+    rates, lengths = _flatten([np.asarray(one, np.float64) for one in rounds])
+    # Each draft costs what its row adds to a step that verifies those before it.
+    longest = int(lengths.max())
+    times = time_of_rows(np.arange(1, longest + 2))
+    with np.errstate(invalid="ignore"):  # beyond the largest step all times are inf
+        each = np.nan_to_num(np.diff(times), nan=np.inf, posinf=np.inf)
+    added = np.concatenate([each[:length] for length in lengths])
+    order = np.argsort(-rates, kind="stable")
+    tokens = len(rounds) + np.cumsum(rates[order])
+    spent = len(rounds) * float(times[0]) + np.cumsum(added[order])
+    # A threshold takes all drafts of its rate or none: only the last of equal ones is a choice.
+    is_last = np.append(np.diff(rates[order]) != 0, True)
+    gains = np.where(is_last, tokens / spent, -np.inf)
+    best = int(np.argmax(gains))
+    nothing = 1.0 / float(times[0])
+    return float(rates[order][best]) if gains[best] > nothing else np.inf

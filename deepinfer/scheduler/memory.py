@@ -52,6 +52,29 @@ class Memory:
         self.tables[request.slot_id, num_blocks] = block_ids[0]
         return True
 
+    def reach(self, request: Request, num_tokens: int) -> int:
+        """Give a running request the blocks for so many tokens, as far as any are free.
+
+        Returns for how many tokens, up to `num_tokens`, it has blocks then.
+        """
+        num_blocks = len(request.block_ids)
+        wanted = min(blocks_for(num_tokens) - num_blocks, self.blocks.num_free)
+        if wanted > 0:
+            block_ids = self.blocks.allocate(wanted)
+            assert block_ids is not None, "blocks were free"
+            request.block_ids += block_ids
+            self.tables[request.slot_id, num_blocks : num_blocks + wanted] = block_ids
+        return min(num_tokens, len(request.block_ids) * BLOCK_TOKENS)
+
+    def trim(self, request: Request) -> None:
+        """Take back the blocks that a running request's tokens do not need."""
+        num_blocks = blocks_for(len(request.tokens))
+        if len(request.block_ids) > num_blocks:
+            spare = request.block_ids[num_blocks:]
+            del request.block_ids[num_blocks:]
+            self.tables[request.slot_id, num_blocks : num_blocks + len(spare)] = -1
+            self.blocks.free(spare)
+
     def release(self, request: Request) -> None:
         """Take back what a request owns. It must stop running at once."""
         if request.slot_id < 0:

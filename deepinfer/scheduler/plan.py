@@ -16,15 +16,17 @@ from deepinfer.step import Int32, StepPlan
 class Scheduled:
     """One step. Good until the scheduler's `update`.
 
-    requests: in order of arrival. num_rows: rows of each, at least 1.
+    requests: in order of arrival. num_rows: rows of each, at least 1, those of drafts included.
     sampled: places in `requests` of those whose rows reach their last token, ascending: a token is
-        drawn for each, in this order.
+        drawn for each, in this order, and one more for each of its drafts.
+    drafts: by place, the drafts that are verified; their rows follow that of the last token.
     block_tables: int32 [slots, blocks], by slot; the scheduler's own, to be read now.
     """
 
     requests: list[Request]
     num_rows: list[int]
     sampled: list[int]
+    drafts: list[list[int]]
     block_tables: Int32
 
     def scored(self) -> list[tuple[Request, range]]:
@@ -55,7 +57,7 @@ def make_plan(scheduled: Scheduled) -> StepPlan:
         block_tables=scheduled.block_tables[slot_ids, :max_blocks],
         decoder_starts=np.array([request.decoder_start for request in requests], np.int32),
         token_ids=np.array(_new_tokens(scheduled), np.int32),
-        sample_rows=ends[scheduled.sampled] - 1,
+        sample_rows=_sample_rows(scheduled, ends),
         score_rows=score_rows,
         score_ids=score_ids,
         score_top=score_top,
@@ -64,13 +66,24 @@ def make_plan(scheduled: Scheduled) -> StepPlan:
 
 def _new_tokens(scheduled: Scheduled) -> list[int]:
     token_ids: list[int] = []
-    for request, num_rows in zip(scheduled.requests, scheduled.num_rows, strict=True):
+    of_each = zip(scheduled.requests, scheduled.num_rows, scheduled.drafts, strict=True)
+    for request, num_rows, draft_ids in of_each:
         start = request.num_computed
         if num_rows == 1:  # nearly all of them: saves making a list of one
             token_ids.append(request.tokens[start])
         else:
             token_ids += request.tokens[start : start + num_rows]
+            token_ids += draft_ids
     return token_ids
+
+
+def _sample_rows(scheduled: Scheduled, ends: Int32) -> Int32:
+    counts = np.array([1 + len(scheduled.drafts[place]) for place in scheduled.sampled], np.int32)
+    firsts = ends[scheduled.sampled] - counts
+    before = np.cumsum(counts) - counts
+    within = np.arange(counts.sum()) - np.repeat(before, counts)
+    rows: Int32 = (np.repeat(firsts, counts) + within).astype(np.int32)
+    return rows
 
 
 def _score_rows(scheduled: Scheduled) -> tuple[Int32, Int32, int]:

@@ -10,9 +10,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 # Whatever the owner of the requests tells them apart by; it must be hashable.
 RequestId = Any
 Reason = Literal["stop", "length", "abort", "error"]
+# float64 [n]
+Rates = npt.NDArray[np.float64] | None
 
 
 class State(Enum):
@@ -55,18 +60,23 @@ class Request:
     decoder_start: as `StepPlan.decoder_starts`; it stays, whatever is computed how often.
     slot_id, block_ids: what it owns while it runs; -1 and none otherwise.
     arrival: its place in the order of arrival, given by the scheduler.
+    draft_ids: what may follow the last token; good for the next step only. rates, rates_before:
+        `survival_rates` of these drafts and of those before them, None where there were none.
     """
 
     __slots__ = (
         "arrival",
         "block_ids",
         "decoder_start",
+        "draft_ids",
         "finish_reason",
         "limits",
         "num_computed",
         "num_preemptions",
         "num_prompt",
         "num_scored",
+        "rates",
+        "rates_before",
         "request_id",
         "score_top",
         "slot_id",
@@ -96,11 +106,18 @@ class Request:
         self.num_preemptions = 0
         self.slot_id = -1
         self.block_ids: list[int] = []
+        self.draft_ids: list[int] = []
+        self.rates: Rates = None
+        self.rates_before: Rates = None
 
     @property
     def num_output(self) -> int:
         """Output tokens so far."""
         return len(self.tokens) - self.num_prompt
+
+    def tokens_left(self, max_model_len: int) -> int:
+        """Output tokens that may still come, if nothing ends it before."""
+        return min(self.limits.max_tokens - self.num_output, max_model_len - len(self.tokens))
 
     def score_range(self, num_rows: int) -> range:
         """Positions of the next rows whose scores are wanted: each prompt token but the last, once.
@@ -134,6 +151,12 @@ class Request:
         assert self.num_computed == len(self.tokens), f"{self.request_id!r}: a token came too early"
         self.tokens.append(token_id)
 
+    def propose(self, draft_ids: list[int], rates: Rates) -> None:
+        """Drafts for the next step, and how likely each is to be emitted."""
+        self._check(State.RUNNING)
+        self.draft_ids = draft_ids
+        self.rates_before, self.rates = self.rates, rates
+
     def preempt(self) -> None:
         """Running -> waiting: all its tokens, those it generated too, are computed once more."""
         self._check(State.RUNNING)
@@ -151,6 +174,8 @@ class Request:
 
     def _own_nothing(self) -> None:
         self.slot_id, self.block_ids = -1, []
+        # Rates go with their drafts: no later decision may rest on drafts that were never decided.
+        self.draft_ids, self.rates, self.rates_before = [], None, None
 
     def _check(self, state: State) -> None:
         assert self.state is state, f"{self.request_id!r} is {self.state.value}, not {state.value}"

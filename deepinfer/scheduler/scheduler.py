@@ -12,6 +12,8 @@ Rules, in the order in which a step applies them:
    `max_catching_up - 1` others that have more than one token to catch up with.
 3. Rows. The budget is shared equally among the running requests, see `share_rows`: who generates
    needs one row; the others divide the rest. Every running request gets a row in every step.
+4. Drafts. What is left of rows and free blocks goes to drafts of those who generate, as many as
+   `VerifyLengths` says. So drafts keep nobody waiting, and their blocks go back after the step.
 
 Example, 8 rows, no lack of blocks: A and B generate, C has 20 prompt tokens to go, D arrives with a
 prompt of 3. The step runs A 1, B 1, C 3, D 3 rows; A, B and D draw a token, C draws none.
@@ -32,7 +34,8 @@ from deepinfer.scheduler.config import Counters, SchedulerConfig
 from deepinfer.scheduler.memory import Memory
 from deepinfer.scheduler.plan import Scheduled
 from deepinfer.scheduler.request import Reason, Request, RequestId, State
-from deepinfer.scheduler.update import Progress, end_reason
+from deepinfer.scheduler.update import Progress, take_step
+from deepinfer.scheduler.verify_lengths import VerifyLengths
 from deepinfer.step import Bool, Int32
 
 # Running requests for one spare block when another is admitted. Without spare blocks the pool is
@@ -45,7 +48,13 @@ _RUNNING_PER_SPARE = 2
 class Scheduler:
     """All requests that have not finished, and what they own."""
 
-    def __init__(self, config: SchedulerConfig, blocks: BlockPool, slots: SlotPool) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        blocks: BlockPool,
+        slots: SlotPool,
+        verify_lengths: VerifyLengths | None = None,
+    ) -> None:
         need = blocks_for(config.max_model_len)
         if need > blocks.num_blocks:
             raise ConfigError(
@@ -55,6 +64,7 @@ class Scheduler:
                 hint="lower it, or give the caches more memory",
             )
         self.config = config
+        self.verify_lengths = verify_lengths or VerifyLengths(config)
         self.memory = Memory(blocks, slots, config.max_model_len)
         # Both in order of arrival, and all of the first before all of the second.
         self._running: dict[RequestId, Request] = {}
@@ -156,7 +166,8 @@ class Scheduler:
             for place, (need, num) in enumerate(zip(needs, num_rows, strict=True))
             if need == num
         ]
-        self._in_flight = Scheduled(requests, num_rows, sampled, self.memory.tables)
+        drafts = self.verify_lengths.choose_drafts(requests, num_rows, sampled, self.memory)
+        self._in_flight = Scheduled(requests, num_rows, sampled, drafts, self.memory.tables)
         return self._in_flight
 
     def lose_step(self) -> None:
@@ -168,33 +179,24 @@ class Scheduler:
     def update(self, scheduled: Scheduled, token_ids: Int32, bad_rows: Bool) -> list[Progress]:
         """Take in what the step brought.
 
-        token_ids int32 [R], bad_rows bool [R]: for each of `scheduled.sampled`. Returns one
-        Progress for each, without those that were aborted while the step ran. A bad row ends its
-        own request with "error" and touches no other.
+        token_ids int32 [R], bad_rows bool [R]: for each of `scheduled.sampled` the row of its last
+        token, then those of its drafts. Returns one Progress for each token that was emitted, in
+        order, and one for each bad row, which ends its own request with "error" and touches no
+        other; without those that were aborted while the step ran.
         """
         assert scheduled is self._in_flight, "not the step that was scheduled last"
-        assert len(token_ids) == len(bad_rows) == len(scheduled.sampled), "one token a sampled row"
+        num_drawn = len(scheduled.sampled) + sum(map(len, scheduled.drafts))
+        assert len(token_ids) == len(bad_rows) == num_drawn, "one token a sampled row"
         self._in_flight = None
-        requests = scheduled.requests
-        for request, num_rows in zip(requests, scheduled.num_rows, strict=True):
-            if request.state is State.RUNNING:
-                request.advance(num_rows)
-        progress = []
-        drawn = zip(scheduled.sampled, token_ids.tolist(), bad_rows.tolist(), strict=True)
-        for place, token_id, bad in drawn:
-            request = requests[place]
-            if request.state is State.RUNNING:
-                progress.append(self._take(request, None if bad else token_id))
+        progress: list[Progress] = []
+        for request, news in take_step(scheduled, token_ids, bad_rows, self.config.max_model_len):
+            progress += news
+            reason = news[-1].finish_reason
+            if reason is not None:
+                self._end(request, reason)
+            else:
+                self.memory.trim(request)
         return progress
-
-    def _take(self, request: Request, token_id: int | None) -> Progress:
-        reason: Reason | None = "error"
-        if token_id is not None:
-            request.append(token_id)
-            reason = end_reason(request, self.config.max_model_len)
-        if reason is not None:
-            self._end(request, reason)
-        return Progress(request, token_id, reason)
 
     def _make_room(self) -> None:
         """Rule 1: a block for each running request that needs one, the oldest first."""

@@ -5,15 +5,14 @@ schedules in turn, in this process, on this machine. Knows `LLM`, tasks and the 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from deepinfer.config.engine import EngineArgs
 from deepinfer.engine.engine import Engine
 from deepinfer.entrypoints.llm import LLM
 from deepinfer.sampling_params import SamplingParams
@@ -85,15 +84,16 @@ def trace_lines(found: Sequence[Trace]) -> Iterator[str]:
         )
 
 
-def live_lines(model: str, args: EngineArgs, prompts: Sequence[Sequence[int]]) -> Iterator[str]:
+def live_lines(
+    model: str | None, options: Mapping[str, Any], prompts: Sequence[Sequence[int]]
+) -> Iterator[str]:
     """Tokens a second of each schedule at each batch, in turns, the median of three."""
     yield "live, tokens/s of steps that only generate (median of 3, in turns)"
     yield "batch" + "".join(f"{schedule:>14}" for schedule in SCHEDULES) + "   confidence : best"
     for batch in BATCHES:
-        sized = replace(args, max_num_seqs=batch, max_model_len=_MAX_MODEL_LEN)
+        sized = {**options, "max_num_seqs": batch, "max_model_len": _MAX_MODEL_LEN}
         llms = {
-            schedule: LLM(model, **{**asdict(sized), "draft_schedule": schedule})
-            for schedule in SCHEDULES
+            schedule: LLM(model, **{**sized, "draft_schedule": schedule}) for schedule in SCHEDULES
         }
         paces: dict[str, list[float]] = {schedule: [] for schedule in SCHEDULES}
         for _ in range(_REPEATS + 1):
@@ -134,12 +134,12 @@ def measure(engine: Engine, prompts: Sequence[Sequence[int]], batch: int) -> Pac
     return Pace(num_tokens, seconds)
 
 
-def main(model: str, args: EngineArgs, show: Callable[[str], None]) -> int:
-    """Print both tables."""
-    with LLM(model, **{**asdict(args), "draft_schedule": "off"}) as llm:
+def main(model: str | None, options: Mapping[str, Any], show: Callable[[str], None]) -> int:
+    """Print both tables. options: of `LLM`."""
+    with LLM(model, **{**options, "draft_schedule": "off"}) as llm:
         prompts = make_prompts(llm, 3 * max(BATCHES))
         for line in trace_lines(traces(llm, prompts)):
             show(line)
-    for line in live_lines(model, args, prompts):
+    for line in live_lines(model, options, prompts):
         show(line)
     return 0

@@ -18,7 +18,7 @@ from deepinfer.checkpoint.tiny import write_tiny
 from deepinfer.config.engine import usable_device
 from deepinfer.config.env import environment
 from deepinfer.config.model import ModelConfig, read_model_config
-from deepinfer.engine.loading import DEVICES, this_machine
+from deepinfer.engine.machine import DEVICES, this_machine
 from deepinfer.kernels.kernelset import KernelSet, load_kernels
 from deepinfer.model.batch import GrowingStore, make_batch
 from deepinfer.model.draft import DraftStore, draft_batch

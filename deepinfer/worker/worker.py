@@ -1,5 +1,7 @@
 """One device's worker: runs the rows of a `StepPlan`, then draws the tokens of a `SamplePlan`.
 
+With a draft module it may then propose what could follow them (`DraftPlan`).
+
 Knows slots, blocks and rows; never hears of a request.
 """
 
@@ -12,7 +14,17 @@ from deepinfer.model.batch import Batch, EntryRows
 from deepinfer.model.network import Hidden, Network
 from deepinfer.sampling.logprobs import join_scores, score
 from deepinfer.sampling.sample import sample
-from deepinfer.step import Int32, Int64, SamplePlan, Scores, StepPlan, StepResult
+from deepinfer.step import (
+    DraftPlan,
+    Drafts,
+    Int32,
+    Int64,
+    SamplePlan,
+    Scores,
+    StepPlan,
+    StepResult,
+)
+from deepinfer.worker.drafter import Drafter, Sampled
 from deepinfer.worker.inputs import StepIndex, index_step
 from deepinfer.worker.pools import PagedStore, Pools, StoreIndex
 
@@ -32,17 +44,33 @@ class _Launched:
 class Worker:
     """Holds the network and the pools of one device."""
 
-    def __init__(self, network: Network, pools: Pools, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        network: Network,
+        pools: Pools,
+        device: str = "cpu",
+        drafter: Drafter | None = None,
+    ) -> None:
+        """drafter: of the same network and pools; None drafts nothing, and saves its caches."""
         self.network, self.pools, self.device = network, pools, device
+        self.drafter = drafter
         self._launched: _Launched | None = None
+        self._sampled: Sampled | None = None
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
         """Run the plan's rows through all layers; their keys and values are stored."""
         assert self._launched is None  # its tokens were never drawn
+        self._sampled = None
         index = index_step(self.network.setup.config, plan)
         batch = self._batch(plan, index)
-        hidden = self.network.run(batch, PagedStore(self.pools, self._store_index(index)))
+        store_index = self._store_index(index)
+        hidden = self.network.run(batch, PagedStore(self.pools, store_index))
+        if self.drafter is not None:
+            rows = store_index.window_rows
+            self.drafter.keep_windows(
+                hidden.features[rows], batch.positions[rows], store_index.window_write
+            )
         self._launched = _Launched(plan, hidden)
 
     def lose_step(self) -> None:
@@ -56,8 +84,17 @@ class Worker:
         launched, self._launched = self._launched, None
         final = launched.hidden.final
         logits = self.network.head(final[self._tensor(launched.plan.sample_rows)])
-        token_ids, bad_rows, logprobs = sample(logits, plan)
+        proposed = None if self.drafter is None else self.drafter.proposed(launched.plan, plan)
+        token_ids, bad_rows, logprobs = sample(logits, plan, proposed)
+        self._sampled = Sampled(launched.plan, plan, self._tensor(token_ids))
         return StepResult(token_ids, bad_rows, logprobs, self._prompt_scores(launched.plan, final))
+
+    @torch.inference_mode()
+    def draft(self, plan: DraftPlan) -> Drafts:
+        """Propose what may follow tokens of the step that was sampled last."""
+        assert self.drafter is not None
+        assert self._sampled is not None
+        return self.drafter.propose(self._sampled, plan)
 
     def _prompt_scores(self, plan: StepPlan, final: Tensor) -> Scores | None:
         if not len(plan.score_rows):

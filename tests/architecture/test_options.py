@@ -7,11 +7,12 @@ from typer.core import TyperCommand, TyperGroup
 from deepinfer.__main__ import app
 from tests.architecture.tree import ROOT
 
+DRAFTS = ("--draft-schedule", "--num-drafts", "--accept")
 COMMANDS = {
     "generate": [
         *("PROMPTS", "--model", "--file", "--max-tokens", "--temperature", "--top-p", "--top-k"),
         *("--seed", "--ignore-eos", "--max-model-len", "--device", "--dtype", "--weight-dtype"),
-        *("--act-quant", "--num-threads", "--json", "--yes"),
+        *("--act-quant", "--num-threads", *DRAFTS, "--json", "--yes"),
     ],
     "chat": [
         "MODEL",
@@ -24,19 +25,20 @@ COMMANDS = {
         "--seed",
         "--device",
         "--dtype",
+        *DRAFTS,
         "--yes",
     ],
     "inspect": ["FOLDER"],
     "tiny": ["FOLDER", "--seed"],
     "selftest": ["--model", "--device"],
     "eval": [
-        *("MODEL", "--quick", "--device", "--dtype", "--weight-dtype", "--act-quant"),
+        *("MODEL", "--quick", "--drafts", "--device", "--dtype", "--weight-dtype", "--act-quant"),
         *("--num-threads", "--json", "--yes"),
     ],
     "bench": [
         *("WHAT", "--model", "--toy", "--input-len", "--output-len", "--batch", "--temperature"),
         *("--top-p", "--top-k", "--seed", "--cold", "--repeats", "--dtype", "--num-threads"),
-        "--json",
+        *(*DRAFTS, "--json"),
     ],
     "plan": ["FOLDER", "--memory", "--context", "--batch", "--dtype"],
 }

@@ -18,7 +18,7 @@ GOLDEN_BYTES = 15_000_000
 # Files that may be longer than their folder allows, and why.
 LONGER = {
     "deepinfer/oracle/model.py": (800, "the whole model in one file, to be read from the top"),
-    "deepinfer/__main__.py": (400, "nearly all of it is the options' names and help"),
+    "deepinfer/__main__.py": (430, "nearly all of it is the options' names and help"),
 }
 
 CODE = python_files("deepinfer", "examples", "tests")

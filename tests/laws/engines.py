@@ -4,7 +4,7 @@ What an engine does with requests is driven as `LLM` drives it, with arrivals an
 steps.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -14,7 +14,10 @@ from torch import Tensor
 
 from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.slots import SlotPool
+from deepinfer.config.words import Accept, DraftSchedule
+from deepinfer.engine.drafting import Drafting
 from deepinfer.engine.engine import Engine
+from deepinfer.engine.grammars import Grammars
 from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.front.collector import Collector
 from deepinfer.model.network import Network
@@ -22,13 +25,29 @@ from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.scheduler.config import SchedulerConfig
 from deepinfer.scheduler.scheduler import Scheduler
+from deepinfer.scheduler.step_time import StepTime
+from deepinfer.scheduler.verify_lengths import VerifyLengths
 from deepinfer.step import StepPlan
 from deepinfer.tokenizer.tokenizer import Tokenizer
+from deepinfer.worker.drafter import Drafter
 from deepinfer.worker.pools import Pools, make_pools
 from deepinfer.worker.worker import Worker
 
 # Rows of sequences in one step: (number of the sequence, how many rows).
 Step = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """How an engine drafts. curve: rows of a step -> milliseconds, for confidence."""
+
+    num_drafts: int = 0
+    schedule: DraftSchedule = "fixed"
+    accept: Accept = "auto"
+    curve: Mapping[int, float] = field(default_factory=lambda: {1: 5.0, 100: 104.0})
+
+
+NO_DRAFTS = Drafts()
 
 
 def make_engine(
@@ -40,19 +59,33 @@ def make_engine(
     max_model_len: int = 512,
     kept_as: torch.dtype = torch.bfloat16,
     keep_tokens: int | None = None,
+    grammars: Grammars | None = None,
+    drafts: Drafts = NO_DRAFTS,
 ) -> Engine:
     """An engine with nothing in it.
 
     kept_as: of the pools; a network whose caches round nothing needs its own dtype.
     """
     config = network.setup.config
+    bounds = SchedulerConfig(num_slots, num_rows, max_model_len)
+    step_time = StepTime(drafts.curve, graphs=False) if drafts.schedule == "confidence" else None
     scheduler = Scheduler(
-        SchedulerConfig(num_slots, num_rows, max_model_len),
+        bounds,
         BlockPool(num_blocks),
         SlotPool(num_slots),
+        VerifyLengths(bounds, drafts.schedule, step_time),
     )
-    worker = Worker(network, make_pools(config, num_blocks, num_slots, dtype=kept_as))
-    return Engine(scheduler, worker, [config.eos_token_id], keep_tokens=keep_tokens)
+    pools = make_pools(config, num_blocks, num_slots, dtype=kept_as)
+    drafter = Drafter(network, pools) if drafts.num_drafts else None
+    return Engine(
+        scheduler,
+        Worker(network, pools, drafter=drafter),
+        [config.eos_token_id],
+        grammars=grammars,
+        keep_tokens=keep_tokens,
+        # Real times would make every run another one.
+        drafting=Drafting(drafts.num_drafts, drafts.accept),
+    )
 
 
 def assert_empty(engine: Engine) -> None:
@@ -94,10 +127,15 @@ class Run:
         number = 0
         while number <= last or self.engine.has_work:
             self._come_and_go(number)
+            ended = set()
             for delta in self.engine.step():
+                key = (delta.request_id, delta.choice)
+                if key in ended:
+                    continue
                 _, stopped = self.collectors[delta.request_id].add(delta)
                 if stopped:
-                    self.engine.finish(delta.request_id, delta.choice, "stop")
+                    ended.add(key)
+                    self.engine.finish(*key, "stop")
             yield number
             number += 1
 

@@ -208,10 +208,12 @@ def run_draft(
     anchors: Tensor,
     golden_ids: Tensor,
     pick: Callable[[Tensor, int], Tensor],
+    size: int | None = None,
 ) -> Drafted:
-    """features [S, taps * D]; anchors and golden_ids int64 [A]; pick as of `Draft.propose`."""
+    """features [S, taps * D]; anchors and golden_ids int64 [A]; pick as of `Draft.propose`; size as
+    of `draft_batch`."""
     config, first_rows = network.setup.config, torch.zeros_like(anchors)
-    batch = draft_batch(config, golden_ids, anchors, first_rows, len(features))
+    batch = draft_batch(config, golden_ids, anchors, first_rows, len(features), size)
     with recording(network) as calls:
         main_kv = network.draft.main_kv(features, torch.arange(len(features)))
         hidden = network.draft.run(network.embed(batch.token_ids), batch, DraftStore(main_kv))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def make_repertoire() -> list[Job]:
     return jobs
 
 
-def engine_of(networks: dict[str, Network], mode: str, **sizes: int) -> Engine:
+def engine_of(networks: dict[str, Network], mode: str, **sizes: Any) -> Engine:
     """An engine of one of the modes."""
     name, keep_tokens = MODES[mode]
     return make_engine(networks[name], keep_tokens=keep_tokens, **sizes)

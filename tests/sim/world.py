@@ -10,9 +10,12 @@ from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.layout import BLOCK_TOKENS, blocks_for
 from deepinfer.cache.slots import SlotPool
 from deepinfer.scheduler.config import SchedulerConfig
+from deepinfer.scheduler.draft_schedule import survival_rates
 from deepinfer.scheduler.plan import Scheduled, make_plan
 from deepinfer.scheduler.request import Limits, Request, State
 from deepinfer.scheduler.scheduler import Scheduler
+from deepinfer.scheduler.step_time import StepTime
+from deepinfer.scheduler.verify_lengths import VerifyLengths
 from tests.sim.fake_device import START, VOCAB_SIZE, FakeDevice, advance, next_token
 
 EOS = 0
@@ -41,11 +44,19 @@ class World:
         self.blocks = BlockPool(num_blocks + (rng.randint(0, max_num_seqs) if tight else 0))
         self.slots = SlotPool(max_num_seqs)
         self.growing = rng.random() < 0.5  # short prompts, long outputs: many preemptions
-        self.scheduler = Scheduler(self.config, self.blocks, self.slots)
+        self.num_drafts = rng.choice([0, 1, 3, 5])
+        curve = {1: 5.0, 100: rng.choice([5.0, 30.0, 300.0])}
+        lengths = VerifyLengths(
+            self.config,
+            rng.choice(["fixed", "confidence"]),
+            StepTime(curve, graphs=rng.random() < 0.5),
+        )
+        self.scheduler = Scheduler(self.config, self.blocks, self.slots, lengths)
         self.device = FakeDevice(self.blocks.num_blocks, max_num_seqs)
         self.watches: dict[int | str, Watch] = {}
         self.ends: Counter[str | None] = Counter()
         self.num_steps = self.num_added = self.num_rows = self.num_tokens = 0
+        self.num_verified = self.num_accepted = 0
 
     def run(self, num_steps: int, check_every: int) -> None:
         """So many steps, then no more arrivals until all is done; everything must be back."""
@@ -73,15 +84,20 @@ class World:
         token_ids = self.device.run(plan)
         self._abort_somebody(0.01)
         progress = self.scheduler.update(scheduled, token_ids, token_ids == BAD)
-        for request, token_id, reason in progress:
-            watch = self.watches[request.request_id]
+        for request, token_id, reason, _, is_draft in progress:
+            watch = self.watches.get(request.request_id)
+            if watch is None:
+                continue  # a stop text, and drafts behind it
+            self.num_accepted += is_draft
             if token_id is not None:
                 watch.received.append(token_id)
             if reason is not None:
                 self._ended(watch)
             elif self.rng.random() < 0.002:  # the text layer sees a stop text
-                assert self.scheduler.finish(request.request_id, "stop")
+                self.scheduler.finish(request.request_id, "stop")
                 self._ended(watch)
+        for request in {id(one.request): one.request for one in progress}.values():
+            self._propose(request)
         if check:
             self._check_stored()
             late = [w for w in self.watches.values() if w.last_step < self.num_steps]
@@ -109,6 +125,18 @@ class World:
         most = min(len(prompt) + limits.max_tokens, limit)
         self.watches[request.request_id] = Watch(request, before + most, [])
 
+    def _propose(self, request: Request) -> None:
+        """Drafts of all sorts: right, wrong, right for a while."""
+        assert request.draft_ids == [], "drafts of an earlier step"
+        if request.state is not State.RUNNING or not self.num_drafts or self.rng.random() < 0.1:
+            return
+        state, ids = advance(START, request.tokens), []
+        for _ in range(self.num_drafts):
+            right = self.rng.random() < 0.8
+            ids.append(next_token(state) if right else self.rng.randrange(VOCAB_SIZE))
+            state = advance(state, ids[-1:])
+        request.propose(ids, survival_rates([self.rng.random() for _ in ids]))
+
     def _abort_somebody(self, chance: float) -> None:
         if self.rng.random() >= chance or not self.num_added:
             return
@@ -124,14 +152,16 @@ class World:
         request = watch.request
         del self.watches[request.request_id]
         assert request.state is State.FINISHED
-        assert request.tokens[request.num_prompt :] == watch.received
+        received = request.tokens[request.num_prompt :][: len(watch.received)]
+        assert received == watch.received
         state = advance(START, request.tokens[: request.num_prompt])
         for token_id in watch.received:
             assert token_id == next_token(state)
             state = advance(state, [token_id])
-        if request.finish_reason == "error":
+        is_cut = len(watch.received) < request.num_output  # by a stop text before drafts
+        if request.finish_reason == "error" and not is_cut:
             assert next_token(state) == BAD
-        if request.finish_reason == "length":
+        if request.finish_reason == "length" and not is_cut:
             full = len(request.tokens) == self.config.max_model_len
             assert full or len(watch.received) == request.limits.max_tokens
         self.ends[request.finish_reason] += 1
@@ -143,6 +173,12 @@ class World:
         assert min(scheduled.num_rows) >= 1
         assert sum(scheduled.num_rows) <= self.config.max_num_batched_tokens
         self.num_rows += sum(scheduled.num_rows)
+        self.num_verified += sum(map(len, scheduled.drafts))
+        for request, draft_ids in zip(scheduled.requests, scheduled.drafts, strict=True):
+            left = request.limits.max_tokens - request.num_output
+            assert len(draft_ids) <= max(0, left - 1)
+            assert len(request.tokens) + len(draft_ids) < self.config.max_model_len
+            assert blocks_for(len(request.tokens) + len(draft_ids)) <= len(request.block_ids)
         order = [request.arrival for request in (*requests, *self.scheduler.waiting)]
         assert order == sorted(order), "somebody was overtaken"
 

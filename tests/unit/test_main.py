@@ -256,20 +256,16 @@ def test_every_option_arrives(run: Run, calls: dict[str, Any]) -> None:
     words = (
         "generate a b --model m --max-tokens 7 --temperature 0.5 --top-p 0.25 --top-k 9 --seed -4 "
         "--ignore-eos --max-model-len 99 --device cpu --dtype float32 --weight-dtype bfloat16 "
-        "--act-quant fp8 --num-threads 2 --json --yes"
+        "--act-quant fp8 --num-threads 2 --draft-schedule confidence --num-drafts 3 "
+        "--accept rejection --json --yes"
     )
     assert run(*words.split()).code == 0
     options = calls["options"]
     options.pop("report")
-    assert options == {
-        "may_download_large": True,
-        "device": "cpu",
-        "dtype": "float32",
-        "weight_dtype": "bfloat16",
-        "act_quant": "fp8",
-        "max_model_len": 99,
-        "num_threads": 2,
-    }
+    numbers = {"device": "cpu", "dtype": "float32", "weight_dtype": "bfloat16", "act_quant": "fp8"}
+    drafts = {"draft_schedule": "confidence", "num_drafts": 3, "accept": "rejection"}
+    sizes = {"max_model_len": 99, "num_threads": 2}
+    assert options == {"may_download_large": True, **numbers, **drafts, **sizes}
     assert (calls["model"], calls["prompts"], calls["as_json"]) == ("m", ["a", "b"], True)
     assert calls["params"] == SamplingParams(
         temperature=0.5, top_p=0.25, top_k=9, seed=-4, max_tokens=7, ignore_eos=True

@@ -31,6 +31,9 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "batch_invariant": ("on", 1, 0),
     "replay": ("on", "compact", "", "MASK", False, 1, []),
     "keep_tokens": (-1, 2**31, 140.0, "140", True),
+    "draft_schedule": ("on", "", "FIXED", True, 5),
+    "num_drafts": (0, -1, 6, 5.0, "5", True),
+    "accept": ("greedy", "", None, True),
     "seed": (2**64, -(2**63) - 1, 1.0, "1", True),
     "data_parallel_size": (0, 2, 1.0, "1", None, True),
     "context_parallel_size": (0, 2, 1.0, "1", None, True),
@@ -71,6 +74,9 @@ def test_defaults(tiny_config: ModelConfig) -> None:
         seed=None,
         replay="off",
         keep_tokens=140,
+        draft_schedule="fixed",
+        num_drafts=5,
+        accept="auto",
     )
 
 
@@ -233,3 +239,30 @@ def test_decided_is_decided(tiny_config: ModelConfig) -> None:
     """A part changes an option under the others after start."""
     with pytest.raises(FrozenInstanceError):
         resolve(EngineArgs(), tiny_config, PLAIN).device = "cuda"  # type: ignore[misc]
+
+
+def test_drafts_of_a_model_that_has_none(tiny_config: ModelConfig) -> None:
+    """Drafts are asked for, and a model without a draft module generates without a word."""
+    model = replace(tiny_config, num_nextn_predict_layers=0)
+    for args in (EngineArgs(), EngineArgs(draft_schedule="off"), EngineArgs(accept="coupled")):
+        found = resolve(args, model, PLAIN)
+        assert (found.draft_schedule, found.num_drafts) == ("off", 0)
+    for asked, where in (
+        ({"draft_schedule": "fixed"}, "draft_schedule"),
+        ({"draft_schedule": "confidence"}, "draft_schedule"),
+        ({"num_drafts": 3}, "num_drafts"),
+    ):
+        with pytest.raises(ConfigError, match="no draft module") as caught:
+            resolve(EngineArgs(**asked), model, PLAIN)
+        assert caught.value.where == where
+
+
+def test_number_of_drafts(tiny_config: ModelConfig) -> None:
+    """Another number of drafts than asked for, or some where there should be none."""
+    for asked in (1, 4, 5):
+        assert resolve(EngineArgs(num_drafts=asked), tiny_config, PLAIN).num_drafts == asked
+    assert resolve(EngineArgs(draft_schedule="off"), tiny_config, PLAIN).num_drafts == 0
+    short = replace(tiny_config, dspark_block_size=3)
+    assert resolve(EngineArgs(), short, PLAIN).num_drafts == 3
+    with pytest.raises(ConfigError):
+        resolve(EngineArgs(num_drafts=4), short, PLAIN)

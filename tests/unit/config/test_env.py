@@ -54,6 +54,46 @@ def test_replay() -> None:
         assert ("mask" in caught.value.hint) == (name == mode)
 
 
+@pytest.mark.parametrize(
+    ("num_drafts", "by_confidence", "schedule", "number"),
+    [
+        ("", "", None, None),
+        ("0", "1", "off", 0),
+        ("3", "", "fixed", 3),
+        ("3", "0", "fixed", 3),
+        ("", "0", None, None),
+        ("", "yes", "confidence", None),
+        ("2", "1", "confidence", 2),
+    ],
+)
+def test_drafts(
+    num_drafts: str, by_confidence: str, schedule: str | None, number: int | None
+) -> None:
+    """The names of drafts are read in part, or "no drafts" loses against how to verify them."""
+    found = read_environment(
+        {
+            "DEEPINFER_USE_NEXTN_DECODE": num_drafts,
+            "DEEPINFER_ENABLE_MTP_VARLEN": by_confidence,
+        }
+    )
+    assert (found.draft_schedule, found.num_drafts) == (schedule, number)
+
+
+def test_temperatures_and_step_times() -> None:
+    """One temperature stands for five, a 0 divides, or the folder of step times is forgotten."""
+    name = "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE"
+    assert read_environment({}).confidence_temperatures == (1.0,)
+    assert read_environment({name: "0.5"}).confidence_temperatures == (0.5,)
+    assert read_environment({name: "1,0,2"}).confidence_temperatures == (1.0, 1e-5, 2.0)
+    for bad in ("hot", "1,,2", "-1", "nan"):
+        with pytest.raises(ConfigError) as caught:
+            read_environment({name: bad})
+        assert caught.value.where == f"environment {name}"
+    prefix = "DEEPINFER_DECODE_PERF_CACHE_"
+    found = read_environment({prefix + "DIR": "x/y", prefix + "TTL_SEC": "60"})
+    assert (found.curve_dir, found.curve_ttl_s) == (Path("x/y"), 60.0)
+
+
 @pytest.mark.parametrize("row", REFUSED, ids=by_name)
 @pytest.mark.parametrize("value", STRONG_VALUES)
 def test_refused_by_name(row: EnvName, value: str) -> None:
@@ -71,7 +111,7 @@ def test_accepted_values_of_refused_names(row: EnvName) -> None:
         assert read_environment({row.name: value}) == Environment(None, None, ())
 
 
-@pytest.mark.parametrize("name", ["COMPUTE_SUM_SMALLER_PROBS", "ENABLE_MTP_VARLEN"])
+@pytest.mark.parametrize("name", ["COMPUTE_SUM_SMALLER_PROBS", "BATCH_INVARIANT"])
 @pytest.mark.parametrize("value", ["off", "no", "FALSE", "1"])
 def test_bool_rule(name: str, value: str) -> None:
     """Only 0, empty, false and False are no: "off" and "FALSE" are yes to DeepInfer, and to us."""

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from deepinfer.config.engine import EngineArgs
-from deepinfer.engine import loading
-from deepinfer.engine.loading import load_model, this_machine
+from deepinfer.engine import loading, machine
+from deepinfer.engine.loading import load_model
+from deepinfer.engine.machine import this_machine
 from deepinfer.errors import CheckpointError, ConfigError
 
 Lines = list[str]
@@ -121,7 +122,7 @@ def test_npu_that_does_not_come_up(
     error: Exception, tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N11: a missing torch_npu, or one without its driver, ends in a trace of somebody else."""
-    monkeypatch.setattr(loading, "import_module", failing_import(error))
+    monkeypatch.setattr(machine, "import_module", failing_import(error))
     with pytest.raises(ConfigError) as caught:
         load_model(str(tiny_dir), EngineArgs(device="npu"))
     assert caught.value.where == "device"
@@ -131,7 +132,7 @@ def test_npu_that_does_not_come_up(
 @pytest.mark.parametrize("available", [True, False])
 def test_npu_is_asked_whether_it_is_there(available: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch_npu is installed on a machine without an NPU, and is believed."""
-    monkeypatch.setattr(loading, "import_module", lambda name: None)
+    monkeypatch.setattr(machine, "import_module", lambda name: None)
     npu = SimpleNamespace(is_available=lambda: available)
     monkeypatch.setattr(torch, "npu", npu, raising=False)
     assert this_machine("npu").has_npu is available
@@ -140,7 +141,7 @@ def test_npu_is_asked_whether_it_is_there(available: bool, monkeypatch: pytest.M
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
 def test_npu_is_not_looked_for_unasked(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing torch_npu changes torch for everybody, asked or not."""
-    monkeypatch.setattr(loading, "import_module", failing_import(AssertionError("imported")))
+    monkeypatch.setattr(machine, "import_module", failing_import(AssertionError("imported")))
     assert this_machine(device).has_npu is False
 
 
@@ -150,7 +151,7 @@ def test_accelerator_of_the_environment(
     name: str, needs: str, tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An accelerator named in the environment is ignored, and the CPU works for hours."""
-    monkeypatch.setattr(loading, "import_module", failing_import(ImportError("none")))
+    monkeypatch.setattr(machine, "import_module", failing_import(ImportError("none")))
     monkeypatch.setenv("DEEPINFER_ACCELERATOR", name)
     with pytest.raises(ConfigError, match="device") as caught:
         load_model(str(tiny_dir), EngineArgs())

@@ -5,8 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from deepinfer.engine.continuation import Continuation, TokenCounts, begin, next_rows, prepare
+from deepinfer.engine.continuation import Continuation, begin, next_rows, prepare
 from deepinfer.engine.sample_plan import build_sample_plan
+from deepinfer.engine.token_counts import TokenCounts
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.step import TokenLists
 

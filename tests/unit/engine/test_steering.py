@@ -38,6 +38,10 @@ class Words:
     def is_completed(self) -> bool:
         return self.tokens in self._words
 
+    def rollback(self, num_tokens: int) -> None:
+        assert 0 < num_tokens <= len(self.tokens)
+        self.tokens = self.tokens[:-num_tokens]
+
 
 def allowed(state: GrammarState) -> list[int] | None:
     mask = state.mask()

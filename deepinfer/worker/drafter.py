@@ -1,0 +1,130 @@
+"""Drafts on a device: the draft module's caches, its blocks, and what its drafts were drawn from.
+
+Knows the rows of the step before. Writes to no pool but the module's own windows, so drafts that
+nobody wants leave nothing behind.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepinfer.cache.layout import SLACK_ROWS
+from deepinfer.model.draft import Draft, DraftStore, draft_batch
+from deepinfer.model.network import Network
+from deepinfer.sampling.drafts import Proposed, draft_tokens, rejection_rows
+from deepinfer.step import DraftPlan, Drafts, Int64, SamplePlan, StepPlan
+from deepinfer.worker.pools import Pools
+
+_MOST_LOGIT = 60.0  # of a confidence: the sigmoid stays between 0 and 1
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A step whose tokens were drawn. token_ids: int64 [R], on the device."""
+
+    plan: StepPlan
+    sample_plan: SamplePlan
+    token_ids: Tensor
+
+
+@dataclass
+class Drafter:
+    """The draft module of one worker.
+
+    temperatures: one for all drafts or one for each; confidences are divided by it.
+    """
+
+    network: Network
+    pools: Pools
+    temperatures: Sequence[float] = (1.0,)
+    # Of the sequences whose last drafts are accepted by rejection, by slot: place in `_logprobs`,
+    # float32 [m, n, V]. Drafts are verified in the next step or never, so there is one generation.
+    _places: dict[int, int] = field(default_factory=dict)
+    _logprobs: Tensor | None = None
+
+    @property
+    def module(self) -> Draft:
+        """The network's draft module, which there must be."""
+        assert self.network.draft is not None
+        return self.network.draft
+
+    def keep_windows(self, features: Tensor, positions: Tensor, write: Tensor) -> None:
+        """Store what main tokens leave for later drafts, in every draft block's ring.
+
+        features [n, taps * D], positions int64 [n], write int64 [n]: row of the flat ring.
+        """
+        for block, kv in self.module.main_kv(features, positions).items():
+            ring = self.pools.draft_window[block].flatten(0, 1)
+            ring.index_copy_(0, write, kv.to(ring.dtype))
+
+    def proposed(self, plan: StepPlan, sample_plan: SamplePlan) -> Proposed | None:
+        """What the drafts of the plan's `rejection_rows` were drawn from; None without any."""
+        rows = rejection_rows(sample_plan)
+        if not rows.size:
+            return None
+        assert self._logprobs is not None
+        ends = np.cumsum(plan.num_rows, dtype=np.int64)
+        at = plan.sample_rows[rows]
+        sequences = np.searchsorted(ends, at, side="right")
+        numbers = at - (ends - plan.num_rows)[sequences]
+        places = np.array([self._places[slot] for slot in plan.slot_ids[sequences].tolist()])
+        return Proposed(rows, self._logprobs[self._tensor(places), self._tensor(numbers)])
+
+    def propose(self, sampled: Sampled, plan: DraftPlan) -> Drafts:
+        """n drafts after each of A anchors."""
+        network, size = self.network, plan.num_drafts
+        config = network.setup.config
+        window = config.sliding_window
+        rows = plan.rows.astype(np.int64)
+        anchors = sampled.sample_plan.positions[rows]
+        slots = sampled.plan.slot_ids[plan.sequences].astype(np.int64)
+        ring = window + SLACK_ROWS
+        before = np.maximum(anchors[:, None] + np.arange(-window, 0), 0)  # others are not seen
+        main = self._tensor((slots[:, None] * ring + before % ring).ravel())
+        store = DraftStore(
+            {
+                block: pool.flatten(0, 1).index_select(0, main).to(network.setup.dtype)
+                for block, pool in self.pools.draft_window.items()
+            }
+        )
+        golden_ids = sampled.token_ids[self._tensor(rows)]
+        first_rows = np.arange(len(rows)) * window - anchors + window
+        batch = draft_batch(
+            config,
+            golden_ids,
+            self._tensor(anchors),
+            self._tensor(first_rows),
+            len(main),
+            size,
+        )
+        hidden = self.module.run(network.embed(batch.token_ids), batch, store)
+        kept: list[Proposed] = []
+
+        def pick(logits: Tensor, i: int) -> Tensor:
+            drafted = draft_tokens(logits, sampled.sample_plan, rows, i)
+            kept.append(drafted.proposed)
+            return drafted.token_ids
+
+        proposal = self.module.propose(
+            hidden.unflatten(0, (len(rows), size)), golden_ids, network.head, pick
+        )
+        self._keep(slots[kept[0].rows], kept)
+        return Drafts(
+            token_ids=proposal.token_ids.to(torch.int32).cpu().numpy(),
+            confidence=self._confidence(proposal.confidence).cpu().numpy(),
+        )
+
+    def _keep(self, slots: Int64, kept: list[Proposed]) -> None:
+        self._places = {slot: place for place, slot in enumerate(slots.tolist())}
+        self._logprobs = torch.stack([one.logprobs for one in kept], 1) if self._places else None
+
+    def _confidence(self, raw: Tensor) -> Tensor:
+        temperatures = torch.tensor(self.temperatures, dtype=torch.float32, device=raw.device)
+        scaled = raw / temperatures[: raw.shape[1]]
+        return scaled.clamp(-_MOST_LOGIT, _MOST_LOGIT).sigmoid()
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.pools.token_ids.device, torch.int64)
