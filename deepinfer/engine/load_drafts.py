@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,9 @@ def _start_curve(worker: Worker, options: EngineConfig, folder: Path, seen: Envi
         options.max_num_seqs * (1 + options.num_drafts),
         _MOST_ROWS.get(options.device, 2**20),
     )
-    sizes = curve_sizes(most, None)
+    # Each size that one sequence can have: where it runs alone, every row is weighed by itself.
+    alone = range(1, min(most, 1 + options.num_drafts) + 1)
+    sizes = sorted({*alone, *curve_sizes(most, None)})
     key = curve_key(
         str(folder.resolve()),
         sizes,
@@ -96,18 +99,18 @@ def _start_curve(worker: Worker, options: EngineConfig, folder: Path, seen: Envi
     for size in sizes:
         if size > _LEAST_ROWS and time.perf_counter() - start > _TIME_S:
             return curve
-        curve |= measure_curve(lambda rows: try_step(worker, rows, options.max_num_seqs), [size])
+        num_sequences = 1 if size in alone else min(size, options.max_num_seqs)
+        curve |= measure_curve(partial(try_step, worker, num_sequences=num_sequences), [size])
     if seen.curve_dir is not None:
         write_curve(seen.curve_dir, key, curve, now_s=now_s)
     return curve
 
 
-def try_step(worker: Worker, num_rows: int, num_slots: int) -> None:
+def try_step(worker: Worker, num_rows: int, num_sequences: int) -> None:
     """Run so many rows of sequences that nobody has, and draw a token for each; wait for them.
 
     All of them write to block 0, each to a slot of its own.
     """
-    num_sequences = min(num_rows, num_slots)
     counts = np.full(num_sequences, num_rows // num_sequences, np.int32)
     counts[: num_rows % num_sequences] += 1
     rng = np.random.default_rng(num_rows)  # so that rows go to different experts

@@ -40,7 +40,7 @@ def test_curve_and_cache(
     seen = Environment(curve_dir=tmp_path / "times")
     drafting = make_drafting(worker, options, Path("m"), seen)
     assert drafting.step_time is not None
-    assert drafting.step_time._sizes.tolist() == [1, 2, 4, 8, 16, 18]
+    assert drafting.step_time._sizes.tolist() == [1, 2, 3, 4, 5, 6, 8, 16, 18]
     monkeypatch.setattr(load_drafts, "measure_curve", None)
     again = make_drafting(worker, options, Path("m"), seen)
     assert again.step_time is not None
@@ -56,7 +56,7 @@ def test_time_is_bounded(
     monkeypatch.setattr(load_drafts, "_TIME_S", 0.0)
     drafting = make_drafting(worker, options_of(tiny_config), Path("m"), Environment())
     assert drafting.step_time is not None
-    assert drafting.step_time._sizes.tolist() == [1, 2, 4, 8]
+    assert drafting.step_time._sizes.tolist() == [1, 2, 3, 4, 5, 6, 8]
 
 
 def test_no_times_where_nobody_asks(worker: Worker, tiny_config: ModelConfig) -> None:
