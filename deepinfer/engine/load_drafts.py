@@ -26,7 +26,7 @@ from deepinfer.worker.worker import Worker
 _MOST_ROWS = {"cpu": 128}
 # Sizes up to this one are measured however long it takes; larger ones while there is time.
 _LEAST_ROWS = 8
-_TIME_S = 2.0
+_TIME_S = 3.0
 _CONTEXT = 64  # tokens behind each row: they fit into a block, with all rows of a sequence
 _LOG = logging.getLogger("deepinfer")
 
@@ -96,12 +96,15 @@ def _start_curve(worker: Worker, options: EngineConfig, folder: Path, seen: Envi
             return kept
     curve: Curve = {}
     start = time.perf_counter()
-    for size in sizes:
+    small = [size for size in sizes if size <= _LEAST_ROWS]
+    # Then from the largest down: a line between far sizes is a better guess than one drawn beyond.
+    for size in (*small, *reversed(sizes[len(small) :])):
         if size > _LEAST_ROWS and time.perf_counter() - start > _TIME_S:
-            return curve
+            break
         num_sequences = 1 if size in alone else min(size, options.max_num_seqs)
         curve |= measure_curve(partial(try_step, worker, num_sequences=num_sequences), [size])
-    if seen.curve_dir is not None:
+    curve = dict(sorted(curve.items()))
+    if seen.curve_dir is not None and list(curve) == sizes:
         write_curve(seen.curve_dir, key, curve, now_s=now_s)
     return curve
 
