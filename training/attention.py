@@ -74,7 +74,7 @@ def start_shared(token_ids: Tensor, window: int, replay: Tensor | None) -> Share
     return Shared(num, length, {False: near, True: limited})
 
 
-def attention(attn: Attention, u: Tensor, angles: Angles, mode: Mode, shared: Shared) -> Tensor:
+def attention(attn: Attention, angles: Angles, mode: Mode, shared: Shared, u: Tensor) -> Tensor:
     """One attention sublayer: u [B * S, D] -> [B * S, D]."""
     plan, kernels, sequences = attn.plan, attn.kernels, (shared.num, shared.length)
     near = shared.near[plan.in_decoder]

@@ -5,6 +5,7 @@ features before it; it is taught the backbone's own distributions, and its confi
 most probable token is the backbone's. Knows nothing of optimizers or files.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from deepinfer.kernels.kernelset import rotary
 from deepinfer.model.attention import Angles, Attention
 from deepinfer.model.draft import Draft
-from deepinfer.model.layer import Layer, start_streams
+from deepinfer.model.layer import start_streams
 from deepinfer.model.network import Network
 from training.dense import attend, joint_softmax
 from training.model import Seen
@@ -67,7 +68,8 @@ def run_drafts(network: Network, features: Tensor, token_ids: Tensor, anchors: T
     main = _main_keys(draft, features, token_ids.shape)
     streams, pre = start_streams(network.embed(ids.flatten()), c.hc_mult)
     for layer, keys in zip(draft.blocks, main, strict=True):
-        streams, pre = _run_block(layer, streams, pre, angles, keys, anchors)
+        attention = partial(_attention, layer.attn, angles, keys, anchors)
+        streams, pre = layer.around(streams, pre, attention)
     hidden = draft.kernels.hyper_collapse(streams, pre)
     return hidden.view(*anchors.shape, block, -1)
 
@@ -80,20 +82,7 @@ def _main_keys(draft: Draft, features: Tensor, shape: torch.Size) -> list[Tensor
     return [block.attn.window_kv(context, angles).unflatten(0, shape) for block in draft.blocks]
 
 
-def _run_block(
-    layer: Layer, streams: Tensor, pre: Tensor, angles: Angles, main: Tensor, anchors: Tensor
-) -> tuple[Tensor, Tensor]:
-    kernels = layer.kernels
-    next_pre, post, comb = layer.hc_attn(streams)
-    u = layer.attn_norm(kernels.hyper_collapse(streams, pre))
-    y = _attention(layer.attn, u, angles, main, anchors)
-    streams, pre = kernels.hyper_expand(y, streams, post, comb), next_pre
-    next_pre, post, comb = layer.hc_ffn(streams)
-    y = layer.ffn(layer.ffn_norm(kernels.hyper_collapse(streams, pre)))
-    return kernels.hyper_expand(y, streams, post, comb), next_pre
-
-
-def _attention(attn: Attention, u: Tensor, angles: Angles, main: Tensor, anchors: Tensor) -> Tensor:
+def _attention(attn: Attention, angles: Angles, main: Tensor, anchors: Tensor, u: Tensor) -> Tensor:
     """Rows u [B * A * n, D] attend to the window of main keys before their anchor and to all rows
     of their own block.
     """

@@ -26,8 +26,8 @@ from deepinfer.tokenizer.toy import write_toy_tokenizer
 from deepinfer.worker.build import build_network, released_names
 from training.attention import Mode
 from training.config import demo_config, token_map_of
-from training.kernels import training_kernels
-from training.model import make_network, run_layers
+from training.model import run_layers
+from training.stages import make_master
 from training.state import load_state
 from training.weights import Master, table_name
 
@@ -93,8 +93,7 @@ def load_master(state: Path, tokenizer: Path | None, *, tiny: bool = False) -> M
     """The master weights of a state, on the CPU, in a float32 network."""
     config = parse_model_config(demo_config(tokenizer, tiny=tiny))
     token_map = token_map_of(config, tokenizer)
-    network = make_network(config, token_map, training_kernels(), dtype=torch.float32, device="cpu")
-    master = Master(network)
+    master = make_master(config, token_map, "cpu", compiled=False)
     load_state(state, master)
     return master
 

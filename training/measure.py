@@ -18,14 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from deepinfer.config.model import ModelConfig, parse_model_config
 from training.config import demo_config, token_map_of
-from training.dense import joint_softmax
 from training.feed import Batch
-from training.kernels import training_kernels
-from training.model import make_network
-from training.optimizer import Optimizer, Rates
 from training.recorded import RecordedStep
-from training.stages import STAGES, Loads, Trainer, trained_names
-from training.weights import Master
+from training.stages import STAGES, Trainer, make_master, make_trainer
 
 H200_FLOPS = 990e12  # dense bfloat16, by the data sheet
 UTILISATION = 0.25
@@ -49,21 +44,10 @@ WAYS = (
 )
 
 
-def make_trainer(config: ModelConfig, way: Way, device: str) -> Trainer:
+def fresh_trainer(config: ModelConfig, way: Way, device: str) -> Trainer:
     """Fresh weights and everything that a step of this way needs."""
-    kernels = training_kernels(compiled=way.compiled)
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    token_map = token_map_of(config, None)
-    master = Master(make_network(config, token_map, kernels, dtype=dtype, device=device))
-    stage = STAGES[way.stage]
-    trained = trained_names(master, stage)
-    for name, parameter in master.parameters.items():
-        parameter.requires_grad_(name in trained)
-    master.refresh(quantise=stage.quantise)
-    softmax = torch.compile(joint_softmax, dynamic=False) if way.compiled else joint_softmax
-    optimizer = Optimizer(master, Rates(), trained)
-    generator = torch.Generator().manual_seed(0)
-    return Trainer(stage, master, optimizer, Loads(master), softmax, generator)
+    master = make_master(config, token_map_of(config, None), device, compiled=way.compiled)
+    return make_trainer(STAGES[way.stage], master, compiled=way.compiled)
 
 
 def random_batch(config: ModelConfig, num_tokens: int, length: int) -> Batch:
@@ -96,7 +80,7 @@ def counting_saved_bytes() -> Iterator[_SavedBytes]:
 
 def count(config: ModelConfig, stage: str, length: int) -> dict[str, Any]:
     """Of one row of `length` tokens, on the CPU in float32; bytes are halved for bfloat16."""
-    trainer = make_trainer(config, Way(stage, False, length, length), "cpu")
+    trainer = fresh_trainer(config, Way(stage, False, length, length), "cpu")
     batch = random_batch(config, length, length)
     with FlopCounterMode(display=False) as flops, counting_saved_bytes() as saved:
         trainer.step(trainer.draw(batch, 1.0))
@@ -123,7 +107,7 @@ def count(config: ModelConfig, stage: str, length: int) -> dict[str, Any]:
 
 def measure(config: ModelConfig, way: Way, seconds: float, device: str) -> dict[str, Any]:
     """Tokens a second over at most `seconds`, after five steps that compile, warm up and record."""
-    trainer = make_trainer(config, way, device)
+    trainer = fresh_trainer(config, way, device)
     batch = random_batch(config, way.num_tokens, way.length)
     begin = time.monotonic()
     take_step = RecordedStep(trainer, device)

@@ -5,6 +5,7 @@ A test shows that loss and gradients are those of `Network`. Also the losses: of
 of the indexers. Knows nothing of optimizers, schedules or files.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,9 +16,9 @@ from deepinfer.config.model import ModelConfig
 from deepinfer.kernels.kernelset import KernelSet, rotary
 from deepinfer.model.attention import Angles
 from deepinfer.model.basic import Setup
-from deepinfer.model.batch import make_batch
+from deepinfer.model.batch import lookback
 from deepinfer.model.engram import ResidentTable
-from deepinfer.model.layer import Layer, start_streams
+from deepinfer.model.layer import start_streams
 from deepinfer.model.network import Network
 from training.attention import Mode, Shared, attention, start_shared
 
@@ -65,32 +66,19 @@ def run_layers(
     """
     c = network.setup.config
     shared = start_shared(token_ids, c.sliding_window, replay)
-    lookback = make_batch(c, token_ids).lookback
+    before = lookback(token_ids, c.engram_max_ngram_size).flatten(0, 1)
     angles = _angles(network, token_ids.shape)
     streams, pre = start_streams(network.embed(token_ids.flatten()), c.hc_mult)
     taps = []
     for plan, layer in zip(network.plans, network.layers, strict=True):
         if plan.engram_id is not None:
-            streams = layer.engram(streams, lookback)
+            streams = layer.engram(streams, before)
         if plan.tap_id is not None:
             taps.append(streams.to(torch.float32).mean(1).to(streams.dtype))
-        streams, pre = run_layer(layer, streams, pre, angles[plan.ratio], mode, shared)
+        attend = partial(attention, layer.attn, angles[plan.ratio], mode, shared)
+        streams, pre = layer.around(streams, pre, attend)
     final = network.norm(network.kernels.hyper_collapse(streams, pre))
     return Seen(final, torch.cat(taps, -1) if taps else final[:, :0], shared)
-
-
-def run_layer(
-    layer: Layer, streams: Tensor, pre: Tensor, angles: Angles, mode: Mode, shared: Shared
-) -> tuple[Tensor, Tensor]:
-    """As `Layer.forward`: streams [T, M, D] and pre [T, M] -> the same after the layer."""
-    kernels = layer.kernels
-    next_pre, post, comb = layer.hc_attn(streams)
-    u = layer.attn_norm(kernels.hyper_collapse(streams, pre))
-    y = attention(layer.attn, u, angles, mode, shared)
-    streams, pre = kernels.hyper_expand(y, streams, post, comb), next_pre
-    next_pre, post, comb = layer.hc_ffn(streams)
-    y = layer.ffn(layer.ffn_norm(kernels.hyper_collapse(streams, pre)))
-    return kernels.hyper_expand(y, streams, post, comb), next_pre
 
 
 def _angles(network: Network, shape: torch.Size) -> dict[int, Angles]:

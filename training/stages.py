@@ -11,13 +11,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deepinfer.config.model import ModelConfig
 from deepinfer.model.moe import Gate
 from training import draft
 from training.attention import Mode
-from training.dense import Softmax
+from training.dense import Softmax, joint_softmax
 from training.feed import Batch
-from training.model import index_loss, run_layers, token_loss
-from training.optimizer import Optimizer
+from training.kernels import training_kernels
+from training.model import index_loss, make_network, run_layers, token_loss
+from training.optimizer import Optimizer, Rates
 from training.weights import Master
 
 
@@ -197,3 +199,32 @@ class Trainer:
         if float(torch.rand((), generator=self.generator)) >= self.stage.replay:
             return torch.zeros(num, length, dtype=torch.int64)
         return (torch.arange(length) >= self._random(length, num, 1)).long()
+
+
+def make_trainer(
+    stage: Stage, master: Master, rates: Rates | None = None, *, compiled: bool, seed: int = 0
+) -> Trainer:
+    """A trainer of the stage from the weights as they are: the network is made from them, and
+    gradients are kept of what the stage trains. rates: None is the usual ones.
+    """
+    trained = trained_names(master, stage)
+    for name, parameter in master.parameters.items():
+        parameter.requires_grad_(name in trained)
+    master.refresh(quantise=stage.quantise)
+    return Trainer(
+        stage=stage,
+        master=master,
+        optimizer=Optimizer(master, rates or Rates(), trained),
+        loads=Loads(master),
+        softmax=torch.compile(joint_softmax, dynamic=False) if compiled else joint_softmax,
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def make_master(
+    config: ModelConfig, token_map: list[int], device: str, *, compiled: bool
+) -> Master:
+    """A network to train, with fresh master weights: bfloat16 on a GPU, float32 elsewhere."""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    kernels = training_kernels(compiled=compiled)
+    return Master(make_network(config, token_map, kernels, dtype=dtype, device=device))

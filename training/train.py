@@ -16,16 +16,12 @@ import torch
 
 from deepinfer.config.model import parse_model_config
 from training.config import demo_config, token_map_of
-from training.dense import joint_softmax
 from training.draft import calibration_error, fit_temperature, leading
 from training.feed import Feed
-from training.kernels import training_kernels
-from training.model import make_network
-from training.optimizer import Optimizer, Rates, decay_factor
+from training.optimizer import Rates, decay_factor
 from training.recorded import RecordedStep, to_device
-from training.stages import STAGES, Loads, Trainer, trained_names
+from training.stages import STAGES, Trainer, make_master, make_trainer
 from training.state import Progress, load_state, save_state
-from training.weights import Master
 
 LOG_FILE = "log.jsonl"
 LOG_EVERY = 20
@@ -47,37 +43,20 @@ class Budget:
         return num_steps if self.in_steps else seconds
 
 
-def make_master(given: argparse.Namespace, device: str) -> Master:
-    """The network with master weights, fresh."""
-    config = parse_model_config(demo_config(given.tokenizer, tiny=given.tiny))
-    token_map = token_map_of(config, given.tokenizer)
-    kernels = training_kernels(compiled=given.compile)
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    return Master(make_network(config, token_map, kernels, dtype=dtype, device=device))
-
-
 def train(given: argparse.Namespace) -> Progress:
     """Run until the budget is spent; write state and log to `given.out`."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    stage, master = STAGES[given.stage], make_master(given, device)
+    config = parse_model_config(demo_config(given.tokenizer, tiny=given.tiny))
+    token_map = token_map_of(config, given.tokenizer)
+    stage = STAGES[given.stage]
+    master = make_master(config, token_map, device, compiled=given.compile)
     progress = load_state(given.resume, master) if given.resume else Progress()
     if progress.stage != given.stage:
         progress.stage, progress.spent = given.stage, 0.0
     feed = Feed(given.data, progress.used)
     rates = Rates(matrix=given.matrix_rate, other=given.other_rate)
-    trained = trained_names(master, stage)
-    for name, parameter in master.parameters.items():
-        parameter.requires_grad_(name in trained)
-    trainer = Trainer(
-        stage=stage,
-        master=master,
-        optimizer=Optimizer(master, rates, trained),
-        loads=Loads(master),
-        softmax=torch.compile(joint_softmax, dynamic=False) if given.compile else joint_softmax,
-        generator=torch.Generator().manual_seed(progress.step),
-    )
-    master.refresh(quantise=stage.quantise)
+    trainer = make_trainer(stage, master, rates, compiled=given.compile, seed=progress.step)
     budget = Budget(
         whole=given.whole_steps or given.steps or 60 * (given.whole_minutes or given.minutes),
         part=given.steps or 60 * given.minutes,

@@ -144,7 +144,7 @@ def make_batch(
     return Batch(
         token_ids=token_ids[:, start:].flatten(),
         positions=positions.repeat(num_sequences),
-        lookback=_lookback(token_ids, config.engram_max_ngram_size)[:, start:].flatten(0, 1),
+        lookback=lookback(token_ids, config.engram_max_ngram_size)[:, start:].flatten(0, 1),
         sequence_ids=sequence.repeat_interleave(num_rows),
         groups=(sequence[:, None] * num_rows + torch.arange(num_rows, device=device),),
         window_index=window_index,
@@ -156,7 +156,7 @@ def make_batch(
     )
 
 
-def _lookback(token_ids: Tensor, ngram_size: int) -> Tensor:
+def lookback(token_ids: Tensor, ngram_size: int) -> Tensor:
     """[B, S] -> [B, S, n]: the token, the one before it, and so on; -1 before the start."""
     length = token_ids.shape[1]
     padded = torch.nn.functional.pad(token_ids, (ngram_size - 1, 0), value=-1)

@@ -39,6 +39,12 @@ class Layer(nn.Module):
         def attention(u: Tensor) -> Tensor:
             return self.attn(u, angles, batch, store, carry)
 
+        return self.around(streams, pre, attention)
+
+    def around(
+        self, streams: Tensor, pre: Tensor, attention: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """As `forward`, for whoever computes attention otherwise: [T, D] -> [T, D]."""
         streams, pre = self._sublayer(streams, pre, self.hc_attn, self.attn_norm, attention)
         return self._sublayer(streams, pre, self.hc_ffn, self.ffn_norm, self.ffn)
 

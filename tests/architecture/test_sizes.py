@@ -80,6 +80,15 @@ def test_repository_is_light() -> None:
     assert golden <= GOLDEN_BYTES
 
 
+def test_the_demo_model_stays_small() -> None:
+    """The demo model outgrows its room, or a shard what a repository's host takes."""
+    sizes = {file.name: file.stat().st_size for file in (ROOT / "models" / "demo").iterdir()}
+    assert sum(sizes.values()) <= 20_000_000
+    shards = {name: size for name, size in sizes.items() if name.endswith(".safetensors")}
+    assert shards
+    assert max(shards.values()) <= 8_000_000
+
+
 def test_no_file_of_odds_and_ends() -> None:
     """A file named after nothing collects what nobody placed."""
     vague = {"utils", "util", "common", "misc", "helpers", "helper"}
