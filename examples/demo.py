@@ -41,7 +41,7 @@ def ask(llm: LLM, question: str, *earlier: dict, **options: object) -> str:
     """Ask one question, print it with its answer, return the answer."""
     messages = [*earlier, {"role": "user", "content": question}]
     answer = llm.chat(messages, GREEDY, **options)[0].message
-    shown = question if len(question) < 100 else f"{question[:50]} [...] {question[-40:]}"
+    shown = question if len(question) < 100 else f"{question[:50]} [...] {question[-36:]}"
     print(f"\nuser: {shown}")
     if answer.reasoning_content:
         print(f"(thinks: {answer.reasoning_content})")
@@ -85,6 +85,7 @@ def main() -> None:
         ask(llm, "Repeat these words:\nviolin moon sandal table whisper garden", thinking=False)
         use_tool(llm)
         text = f"Read this and remember it.\n{FILLER}The code of the golden key is 7294. {FILLER}"
+        print("\n(One of the 121 sentences that follow: The code of the golden key is 7294.)")
         ask(llm, f"{text}\nWhat is the code of the golden key?", thinking=False)
         ask(llm, "Write a story with a fox, a tower and a lamp.", thinking=False)
         if find_spec("xgrammar"):
