@@ -24,20 +24,23 @@ from training.model import Seen
 _DECAY = 0.9
 # A draft after a token that the backbone would not have written teaches little.
 _OFF_PATH = 0.1
+# Keeps the confidence head's weights small where the evidence does not decide.
+_RIDGE = 1e-5
 
 
 class Lesson(NamedTuple):
     """A anchors a sequence, n drafts each.
 
-    loss, confidence_loss: scalars. confidence: float32 [B, A, n], raw. is_right: bool [B, A, n],
-    the most probable draft is the backbone's most probable token. on_path: bool [B, A, n], the text
-    before the draft is what the backbone would have written. counts: the same, and all drafts
-    before are right.
+    loss, confidence_loss: scalars. confidence: float32 [B, A, n], raw. evidence: [B, A, n, F], what
+    the confidence head reads. is_right: bool [B, A, n], the most probable draft is the backbone's
+    most probable token. on_path: bool [B, A, n], the text before the draft is what the backbone
+    would have written. counts: the same, and all drafts before are right.
     """
 
     loss: Tensor
     confidence_loss: Tensor
     confidence: Tensor
+    evidence: Tensor
     is_right: Tensor
     on_path: Tensor
     counts: Tensor
@@ -136,6 +139,7 @@ def teach(network: Network, seen: Seen, token_ids: Tensor, anchors: Tensor) -> L
         loss=(divergence * weight).sum() / weight.sum(),
         confidence_loss=(errors * counts).sum() / counts.sum().clamp_min(1),
         confidence=confidence.detach(),
+        evidence=torch.cat((hidden, embedded), -1).detach(),
         is_right=is_right,
         on_path=on_path,
         counts=counts,
@@ -161,14 +165,25 @@ def leading(lesson: Lesson) -> Tensor:
     return (number * whole).sum() / whole.sum().clamp_min(1)
 
 
-def fit_temperature(confidence: Tensor, is_right: Tensor) -> float:
-    """The divisor of raw confidences [n] that makes them the best estimates of is_right [n]."""
-    candidates = torch.logspace(-1.5, 1.5, 121, device=confidence.device)
-    scaled = confidence[None] / candidates[:, None]
-    losses = F.binary_cross_entropy_with_logits(
-        scaled, is_right.to(torch.float32).expand_as(scaled), reduction="none"
-    ).mean(-1)
-    return float(candidates[losses.argmin()])
+def fit_confidence(evidence: Tensor, is_right: Tensor, start: Tensor) -> Tensor:
+    """The confidence head's weights [F] under which is_right bool [N] is likeliest, given evidence
+    [N, F]: a logistic regression, from `start`.
+
+    Training cannot find them: while the drafts get better it judges drafts that are no more.
+    """
+    rows, right = evidence.to(torch.float32), is_right.to(torch.float32)
+    weights = start.to(torch.float32).clone().requires_grad_()
+    search = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        search.zero_grad()
+        misses = F.binary_cross_entropy_with_logits(rows @ weights, right)
+        total = misses + _RIDGE * weights.square().sum()
+        total.backward()
+        return total
+
+    search.step(loss)
+    return weights.detach()
 
 
 def calibration_error(confidence: Tensor, is_right: Tensor, num_bins: int = 10) -> float:

@@ -51,7 +51,7 @@ STAGES = {
 }
 
 # Anchors of draft blocks: one to so many tokens of a batch.
-_TOKENS_PER_ANCHOR = 16
+_TOKENS_PER_ANCHOR = 8
 
 
 class Loads:

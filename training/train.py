@@ -10,13 +10,13 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from deepinfer.config.model import parse_model_config
 from training.config import demo_config, token_map_of
-from training.draft import calibration_error, fit_temperature, leading
+from training.draft import calibration_error, fit_confidence, leading
 from training.feed import Feed
 from training.optimizer import Rates, decay_factor
 from training.recorded import RecordedStep, to_device
@@ -25,7 +25,7 @@ from training.state import Progress, load_state, save_state
 
 LOG_FILE = "log.jsonl"
 LOG_EVERY = 20
-_CALIBRATION_BATCHES = 8
+_FIT_BATCHES, _CALIBRATION_BATCHES = 24, 8
 
 
 @dataclass(frozen=True)
@@ -109,40 +109,42 @@ def _loop(
     return spent
 
 
-@torch.no_grad()
 def _calibrate(trainer: Trainer, feed: Feed, num_tokens: int, log: Any) -> None:
-    """Divide the confidence head's weights by the temperature that fits rows not trained on yet,
-    and measure on others.
-    """
+    """Fit the confidence head once more, to rows not trained on yet, and measure it on others."""
     name = "draft.confidence_head.proj.weight"
     values = trainer.master.values[name]
-    fitted = _judged(trainer, feed, num_tokens)
-    temperature = fit_temperature(fitted[0], fitted[1])
-    values /= temperature
+    judged = _judged(trainer, feed, num_tokens, _FIT_BATCHES)
+    values.copy_(fit_confidence(judged.evidence, judged.is_right, values[0])[None])
     trainer.master.refresh(quantise=trainer.stage.quantise, only=name)
-    confidence, is_right, number = _judged(trainer, feed, num_tokens)
+    judged = _judged(trainer, feed, num_tokens, _CALIBRATION_BATCHES)
     line = {
         "stage": "calibration",
-        "temperature": round(temperature, 4),
-        "leading_drafts": round(number, 3),
-        "calibration_error": round(calibration_error(confidence, is_right), 4),
+        "leading_drafts": round(judged.num_leading, 3),
+        "calibration_error": round(calibration_error(judged.confidence, judged.is_right), 4),
     }
     _write(log, line)
 
 
-def _judged(
-    trainer: Trainer, feed: Feed, num_tokens: int
-) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Raw confidences and whether the drafts were right, of some batches; mean leading drafts."""
-    lessons = [
-        trainer.lesson(
-            to_device(trainer.draw(feed.take(num_tokens), 1.0), torch.device(device_of(trainer)))
-        )
-        for _ in range(_CALIBRATION_BATCHES)
-    ]
-    confidence = torch.cat([lesson.confidence[lesson.counts] for lesson in lessons])
-    is_right = torch.cat([lesson.is_right[lesson.counts] for lesson in lessons])
-    return confidence, is_right, sum(float(leading(one)) for one in lessons) / len(lessons)
+class _Judged(NamedTuple):
+    """Of the drafts that count in some batches: as of `Lesson`, and mean leading drafts."""
+
+    confidence: torch.Tensor
+    evidence: torch.Tensor
+    is_right: torch.Tensor
+    num_leading: float
+
+
+@torch.no_grad()
+def _judged(trainer: Trainer, feed: Feed, num_tokens: int, num_batches: int) -> _Judged:
+    parts, num_leading = [], 0.0
+    for _ in range(num_batches):
+        drawn = trainer.draw(feed.take(num_tokens), 1.0)
+        lesson = trainer.lesson(to_device(drawn, torch.device(device_of(trainer))))
+        # Only what counts is kept: the evidence of all would be gigabytes.
+        kept = (lesson.confidence, lesson.evidence, lesson.is_right)
+        parts.append([part[lesson.counts] for part in kept])
+        num_leading += float(leading(lesson)) / num_batches
+    return _Judged(*(torch.cat(part) for part in zip(*parts, strict=True)), num_leading)
 
 
 def device_of(trainer: Trainer) -> str:

@@ -13,7 +13,7 @@ from deepinfer.sampling_params import SamplingParams
 from tests.unit.training.small import random_ids
 from training.config import WEIGHT_BYTES, checkpoint_bytes, demo_config
 from training.curves import draw, read_logs
-from training.draft import calibration_error, fit_temperature
+from training.draft import calibration_error, fit_confidence
 from training.export import compare, export, load_master
 from training.feed import Feed, write_copy_task
 from training.train import LOG_FILE, parse, train
@@ -76,7 +76,7 @@ def test_all_stages_then_export(pretrained, rows, tmp_path):
     steps = ("--resume", str(tmp_path / "distill"), "--tokens", "96")
     first, last, calibration = run(rows, tmp_path / "draft", "draft", 40, *steps)
     assert last["loss"] < first["loss"]
-    assert calibration["temperature"] > 0
+    assert calibration["calibration_error"] > 0
 
     master, model = load_master(tmp_path / "draft", None, tiny=True), tmp_path / "model"
     backbone = load_master(tmp_path / "distill", None, tiny=True)
@@ -119,13 +119,16 @@ def test_feed_gives_every_row_once_before_any_again(tmp_path):
     assert again.token_ids[0, 0] == 0
 
 
-def test_temperature_calibrates():
-    """Confidences that are too sure stay so."""
+def test_confidence_is_fitted():
+    """Confidences that are too sure, or follow the wrong evidence, stay so."""
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(20_000, generator=generator)
+    evidence = torch.randn(20_000, 3, generator=generator)
+    weights = torch.tensor([1.0, -0.5, 0.0])
+    logits = evidence @ weights
     is_right = torch.rand(20_000, generator=generator) < torch.sigmoid(logits)
-    assert fit_temperature(5 * logits, is_right) == pytest.approx(5, rel=0.1)
-    assert calibration_error(logits, is_right) < 0.02
+    fitted = fit_confidence(evidence, is_right, torch.tensor([5.0, 0.0, 2.0]))
+    assert fitted.tolist() == pytest.approx(weights.tolist(), abs=0.06)
+    assert calibration_error(evidence @ fitted, is_right) < 0.02
     assert calibration_error(5 * logits, is_right) > 0.1
 
 
