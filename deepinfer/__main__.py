@@ -292,12 +292,12 @@ def bench(
             help="offline: throughput of requests. steps: steps of a toy against bare products. "
             "invariance: what rows pay for not depending on their batch. host: time of the "
             "scheduler. profile: where a toy's steps spend their time. masks: structured output. "
-            "drafts-sim: what drafts by confidence bring, simulated."
+            "drafts-sim: what drafts by confidence bring, simulated. overlap: host time hidden."
         ),
     ] = "offline",
     model: Annotated[
         str | None,
-        typer.Option(help="offline: folder or Hugging Face id; masks: folder. Default: the toy."),
+        typer.Option(help="offline, overlap: folder or id; masks: folder. Default: the toy."),
     ] = None,
     toy: Annotated[
         str, typer.Option(help="engine | peer: a network of random weights, made in memory.")
@@ -339,13 +339,15 @@ def bench(
         raise typer.Exit(tool.profile(toy, dtype, num_threads, show=_show))
     if what == "drafts-sim":
         raise typer.Exit(tool.drafts_sim(show=_show))
+    if what == "overlap":
+        raise typer.Exit(tool.overlap(model, show=_show))
     if what == "masks":
         raise typer.Exit(tool.masks(model, show=_show))
     if what != "offline":
         raise ConfigError(
             f"nothing is called {what!r}",
             where="WHAT",
-            hint="offline, steps, invariance, host, profile, masks or drafts-sim",
+            hint="offline, steps, invariance, host, overlap, profile, masks or drafts-sim",
         )
     workload = Workload(
         input_len=input_len,

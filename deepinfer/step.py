@@ -17,6 +17,8 @@ Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
 
+NO_IDS: Int32 = np.empty(0, np.int32)
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -36,6 +38,10 @@ class StepPlan:
     score_rows, score_ids: int32 [P] each, rows whose logits are only looked at, and the token that
         follows each of them in the prompt (prompt_logprobs).
     score_top: how many of the likeliest tokens to report for each score row.
+    follows: int32 [B], or empty if all is known. Where it is not -1, the sequence's last token is
+        that of sequence number `follows` among those that the step before drew for: the device
+        adds the drafts that were accepted there to num_computed, and puts that token and the drafts
+        after it into the sequence's rows, all of which are sample rows.
     """
 
     slot_ids: Int32
@@ -48,6 +54,7 @@ class StepPlan:
     score_rows: Int32
     score_ids: Int32
     score_top: int = 0
+    follows: Int32 = field(default_factory=lambda: NO_IDS)
 
 
 @dataclass(frozen=True)
@@ -146,13 +153,13 @@ class StepResult:
 class DraftPlan:
     """For which sequences of the step that was just sampled drafts are proposed.
 
-    sequences: int32 [A], their places in the `StepPlan`, ascending. rows: int32 [A], the row of the
-        `SamplePlan` whose token is the sequence's last one now, its anchor: no row of it has run.
+    sequences: int32 [A], their numbers among those that a token was drawn for, ascending. Each is
+        drafted for after its last token as far as its rows tell: the one in the first row that
+        differs from its draft. No row of that token has run.
     num_drafts: n, at least 1.
     """
 
     sequences: Int32
-    rows: Int32
     num_drafts: int
 
 

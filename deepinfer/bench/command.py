@@ -17,6 +17,7 @@ from deepinfer.bench.host import NUM_REQUESTS, bench_host, host_lines
 from deepinfer.bench.invariance import invariance_lines
 from deepinfer.bench.masks import mask_lines
 from deepinfer.bench.offline import Workload, bench_offline
+from deepinfer.bench.overlap import overlap_lines
 from deepinfer.bench.profile import profile_ops, profile_torch, share_lines, timed_kernels
 from deepinfer.bench.report import offline_lines, offline_record, survey_ground
 from deepinfer.bench.steps import Case, make_step
@@ -107,6 +108,12 @@ def masks(model: str | None, *, show: Show) -> int:
 def drafts_sim(*, show: Show) -> int:
     """What drafts by confidence bring on machines that were measured, simulated."""
     _show_all(simulation_lines(), show)
+    return 0
+
+
+def overlap(model: str | None, *, show: Show) -> int:
+    """How much of the host's time asynchronous stepping hides, for a toy device and a model."""
+    _show_all(overlap_lines(model), show)
     return 0
 
 

@@ -72,6 +72,7 @@ def _step(scheduler: Scheduler) -> tuple[float, float, float]:
     token_ids = np.full(len(plan.sample_rows), _TOKEN_ID, np.int32)
     bad_rows = np.zeros(len(plan.sample_rows), np.bool_)
     before_update = time.perf_counter()
+    scheduled.know_drafts()
     scheduler.update(scheduled, token_ids, bad_rows)
     after_update = time.perf_counter()
     return after_schedule - start, after_plan - after_schedule, after_update - before_update

@@ -135,13 +135,15 @@ class RowCounter(Worker):
     def __init__(self, worker: Worker, input_len: int) -> None:
         super().__init__(worker.network, worker.pools, worker.device, worker.drafter)
         self._input_len = input_len
-        self.prompt_rows = self.decode_rows = 0
+        # Prompt rows and others of each step, in the order in which they were launched. Their news
+        # come in the same order, if maybe later.
+        self.rows: list[tuple[int, int]] = []
 
     def launch(self, plan: StepPlan) -> None:
         """As Worker.launch."""
         in_prompt = (self._input_len - plan.num_computed).clip(0, plan.num_rows)
-        self.prompt_rows = int(in_prompt.sum())
-        self.decode_rows = len(plan.token_ids) - self.prompt_rows
+        prompt_rows = int(in_prompt.sum())
+        self.rows.append((prompt_rows, len(plan.token_ids) - prompt_rows))
         super().launch(plan)
 
 
@@ -163,7 +165,7 @@ def random_prompts(config: ModelConfig, count: int, length: int, seed: int) -> l
 
 def _run(engine: Engine, prompts: list[list[int]], workload: Workload) -> OfflineResult:
     counter = RowCounter(engine.worker, workload.input_len)
-    engine.worker, worker = counter, engine.worker
+    engine.lane.worker, worker = counter, engine.worker
     drafts_before = engine.drafting.stats.copy()
     preempted_before = engine.scheduler.counters.num_preemptions
     params = workload.params()
@@ -177,14 +179,8 @@ def _run(engine: Engine, prompts: list[list[int]], workload: Workload) -> Offlin
         before = time.perf_counter()
         news = engine.step()
         after = time.perf_counter()
-        records.append(
-            StepRecord(
-                1000 * (after - before),
-                counter.prompt_rows,
-                counter.decode_rows,
-                sum(delta.token_id is not None for delta in news),
-            )
-        )
+        ms, num_tokens = 1000 * (after - before), sum(one.token_id is not None for one in news)
+        records.append(StepRecord(ms, *counter.rows[len(records)], num_tokens))
         for delta in news:
             number = int(delta.request_id)
             if delta.token_id is not None:
@@ -193,7 +189,7 @@ def _run(engine: Engine, prompts: list[list[int]], workload: Workload) -> Offlin
             if delta.finish_reason is not None:
                 reasons[number] = delta.finish_reason
     wall_s = time.perf_counter() - start
-    engine.worker = worker
+    engine.lane.worker = worker
     return OfflineResult(
         workload=workload,
         wall_s=wall_s,

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from deepinfer.config.drafts import check_words, decide_num_drafts, decide_schedule
 from deepinfer.config.elsewhere import ELSEWHERE
 from deepinfer.config.model import ModelConfig
-from deepinfer.config.option_checks import one_of, whole, whole_or
+from deepinfer.config.option_checks import one_of, whole, whole_or, yes_or_no
 from deepinfer.config.replay import check_replay, decide_keep_tokens
 from deepinfer.config.words import (
     Accept,
@@ -51,6 +51,9 @@ class EngineArgs:
     kv_cache_bytes: memory for blocks and slots; None is a quarter of the machine's on a CPU, and
         gpu_memory_utilization of what the weights leave on a GPU.
     gpu_memory_utilization: see there.
+    async_scheduling: the next step is planned and launched while one runs; None is on where the
+        device runs by itself, and off on a CPU, which then has a thread for it. Answers are the
+        same.
     batch_invariant: a row's result does not depend on its batch; None is on on the CPU.
     num_threads: CPU threads; None chooses by the model's width.
     seed: seeds the requests that have none of their own; None leaves them to chance.
@@ -76,6 +79,7 @@ class EngineArgs:
     max_num_batched_tokens: int | None = None
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
+    async_scheduling: bool | None = None
     batch_invariant: bool | None = None
     num_threads: int | None = None
     seed: int | None = None
@@ -108,6 +112,7 @@ class EngineConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_cache_bytes: int
+    async_scheduling: bool
     num_threads: int
     seed: int | None
     replay: Replay
@@ -162,12 +167,8 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
     """Decide every option. Raises ConfigError for a value that cannot be honoured here."""
     check_options(args, machine)
     device = usable_device(args.device, machine)
-    if not isinstance(args.batch_invariant, bool | None):
-        raise ConfigError(
-            f"found {args.batch_invariant!r}, expected true or false",
-            where="batch_invariant",
-            hint="leave it out for the default",
-        )
+    for name in ("batch_invariant", "async_scheduling"):
+        yes_or_no(name, getattr(args, name))
     if args.batch_invariant and device != "cpu":
         raise ConfigError(
             f"not supported on {device}", where="batch_invariant", hint="use device=cpu"
@@ -195,6 +196,9 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         ),
         kv_cache_bytes=whole_or(
             _cache_bytes(args, machine), "kv_cache_bytes", args.kv_cache_bytes, 1, 2**60
+        ),
+        async_scheduling=(
+            device != "cpu" if args.async_scheduling is None else args.async_scheduling
         ),
         num_threads=whole_or(
             1 if one_thread else machine.num_cpus, "num_threads", args.num_threads, 1, 1024

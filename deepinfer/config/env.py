@@ -23,6 +23,7 @@ ACCELERATOR = "DEEPINFER_ACCELERATOR"
 REPLAY = "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE"
 NUM_DRAFTS = "DEEPINFER_USE_NEXTN_DECODE"
 BY_CONFIDENCE = "DEEPINFER_ENABLE_MTP_VARLEN"
+AHEAD = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING"
 TEMPERATURES = "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE"
 CURVE_DIR = "DEEPINFER_DECODE_PERF_CACHE_DIR"
 
@@ -53,8 +54,8 @@ class Environment:
     warnings: one line for each name that is set and has no effect here.
     grammar_timeout_s: in which a grammar must be compiled. grammar_cache_bytes: compiled grammars
         to keep; 0 and below: all. grammar_workers: processes that compile.
-    replay, keep_tokens, draft_schedule, num_drafts: the options of these names; num_drafts 0 comes
-        with draft_schedule off.
+    replay, keep_tokens, draft_schedule, num_drafts, async_scheduling: the options of these names;
+        num_drafts 0 comes with draft_schedule off.
     confidence_temperatures: of drafts, one for all or one for each. curve_dir, curve_ttl_s: where
         step times are kept, None for nowhere, and for how long.
     """
@@ -69,6 +70,7 @@ class Environment:
     keep_tokens: int | None = None
     draft_schedule: DraftSchedule | None = None
     num_drafts: int | None = None
+    async_scheduling: bool | None = None
     confidence_temperatures: tuple[float, ...] = (1.0,)
     curve_dir: Path | None = None
     curve_ttl_s: float = 3600.0
@@ -113,6 +115,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         model_dir=_path(found.get(MODEL_DIR)),
         curve_dir=_path(found.get(CURVE_DIR)),
         draft_schedule=_draft_schedule(numbers.get("num_drafts"), found.get(BY_CONFIDENCE)),
+        async_scheduling=found[AHEAD] not in OFF if AHEAD in found else None,
         confidence_temperatures=tuple(
             max(_number(TEMPERATURES, one, float, 0), _LEAST_TEMPERATURE)
             for one in found.get(TEMPERATURES, "1").split(",")

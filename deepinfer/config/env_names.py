@@ -141,7 +141,12 @@ ENV_NAMES: tuple[EnvName, ...] = (
     *_not_needed("keeping compiled grammars changes no answer", "XGRAMMAR_DISABLE_CACHE"),
     *_not_needed("a grammar's errors name their place", "XGRAMMAR_DEBUG"),
     *_not_needed("max_num_batched_tokens bounds a step", "PREFILL_MAX_SUM_SEQLEN_K"),
-    *_not_needed("a step ends before the next is planned", "ZERO_OVERHEAD_SCHEDULING"),
+    EnvName(
+        "DEEPINFER_ZERO_OVERHEAD_SCHEDULING",
+        "honoured",
+        (),
+        "async_scheduling, when the option is left out; not for 0, false, False",
+    ),
     *_not_needed(_NO_STATISTICS, "LOGGING_INTERVAL_STEP", "RINGBUFFER_WARNING_INTERVAL"),
     *_not_needed("Python's own garbage collection is left alone", "GC_INTERVAL_STEP"),
     EnvName(

@@ -28,3 +28,13 @@ def whole(
 def whole_or(default: int, name: str, value: object, low: int, high: int) -> int:
     """The default for None, else as `whole`."""
     return default if value is None else whole(name, value, low, high)
+
+
+def yes_or_no(name: str, value: object) -> None:
+    """Raise ConfigError unless `value` is true, false or None."""
+    if not isinstance(value, bool | None):
+        raise ConfigError(
+            f"found {value!r}, expected true or false",
+            where=name,
+            hint="leave it out for the default",
+        )

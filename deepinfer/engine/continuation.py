@@ -14,10 +14,9 @@ from deepinfer.engine.steering import Steering
 from deepinfer.engine.token_counts import Counted, TokenCounts
 from deepinfer.sampling_params import FREE, SamplingParams
 from deepinfer.so_args import SoArgs, read_so_args
-from deepinfer.step import Float32, Int32
+from deepinfer.step import NO_IDS, Float32, Int32
 
 _LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-NO_IDS = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True)

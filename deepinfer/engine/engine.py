@@ -3,24 +3,24 @@
 Knows requests and arrays; neither text nor tensors.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from deepinfer.config.replay import decoder_start
-from deepinfer.engine.continuation import Continuation, Row, begin, prepare
+from deepinfer.engine.begin import SpecialTokens, begin_request
+from deepinfer.engine.continuation import Continuation, Row
 from deepinfer.engine.drafting import Counts, Drafting
+from deepinfer.engine.flight import Flight, rows_of_nobody
 from deepinfer.engine.grammars import Grammars
+from deepinfer.engine.news import prompt_news, token_news
 from deepinfer.engine.sample_plan import build_sample_plan
-from deepinfer.engine.steering import Steering, thinking_limit
 from deepinfer.errors import RequestError
 from deepinfer.messages import Delta
-from deepinfer.outputs import TokenLogprob
-from deepinfer.sampling_params import NUM_SEEDS, SamplingParams
+from deepinfer.sampling_params import SamplingParams
 from deepinfer.scheduler.plan import Scheduled, make_plan
-from deepinfer.scheduler.request import Limits, Reason, Request
+from deepinfer.scheduler.request import Reason
 from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.scheduler.update import Progress
 from deepinfer.step import Scores
+from deepinfer.worker.lane import Lane
 from deepinfer.worker.worker import Worker
 
 # The scheduler's name of a continuation: (request, choice).
@@ -33,7 +33,7 @@ class Engine:
     eos_ids: the model's end tokens. thinking_ids: the tokens around its thoughts, None without.
     grammars: needed by requests with a grammar only. keep_tokens: of bounded replay, for the
     requests that come from now on; None is off (deepinfer.config.replay). drafting: None drafts
-    nothing; else the worker has a drafter.
+    nothing; else the worker has a drafter. is_ahead: the option async_scheduling, see `step`.
     """
 
     def __init__(
@@ -45,22 +45,36 @@ class Engine:
         grammars: Grammars | None = None,
         keep_tokens: int | None = None,
         drafting: Drafting | None = None,
+        *,
+        is_ahead: bool = False,
     ) -> None:
-        self.scheduler, self.worker, self.keep_tokens = scheduler, worker, keep_tokens
+        self.scheduler, self.keep_tokens, self.is_ahead = scheduler, keep_tokens, is_ahead
+        # A CPU runs calls while the host goes on only in a thread; other devices do anyway.
+        self.lane = Lane(worker, is_threaded=is_ahead and worker.device == "cpu")
         self.drafting = drafting or Drafting()
-        self._eos_ids, self._thinking_ids = frozenset(eos_ids), thinking_ids
+        self._special = SpecialTokens(frozenset(eos_ids), thinking_ids)
         self._grammars = grammars
         self._continuations: dict[Key, Continuation] = {}
+        self._flight: Flight | None = None
+        # What has not left the engine: an interrupt loses none of it.
+        self._news: list[Delta] = []
+
+    @property
+    def worker(self) -> Worker:
+        """The worker that the lane leads to."""
+        return self.lane.worker
 
     @property
     def has_work(self) -> bool:
-        """There are requests that have not ended."""
-        return self.scheduler.has_work or bool(self._grammars)
+        """There are requests that have not ended, or news of them, or a step is under way."""
+        is_moving = self._flight is not None or bool(self._news)
+        return is_moving or self.scheduler.has_work or bool(self._grammars)
 
     def close(self) -> None:
-        """End the processes that compile grammars."""
+        """End the processes that compile grammars, and the lane's thread."""
         if self._grammars is not None:
             self._grammars.close()
+        self.lane.close()
 
     def submit(
         self,
@@ -82,36 +96,20 @@ class Engine:
                 field="request_id",
                 hint="give every request an id of its own",
             )
-        is_rejection = self.drafting.is_rejection(seed is not None or params.seed is not None)
-        seed = params.seed_or_random() if seed is None else seed % NUM_SEEDS
-        limits = Limits(
-            max_tokens=params.max_tokens,
-            # With a grammar an end token comes only where the text may end: it always counts.
-            min_tokens=params.min_tokens if grammar is None else 0,
-            stop_token_ids=frozenset(params.stop_token_ids or ()),
-            ignore_eos=params.ignore_eos,
-            eos_ids=self._eos_ids,
+        begun = begin_request(
+            request_id,
+            prompt_ids,
+            params,
+            seed=seed,
+            has_grammar=grammar is not None,
+            special=self._special,
+            keep_tokens=self.keep_tokens,
+            is_rejection=self.drafting.is_rejection(seed is not None or params.seed is not None),
         )
-        limit = (prompt_ids, params.max_thinking_tokens, self._thinking_ids)
-        # Each row of a prompt whose log-probabilities are wanted is one that somebody looks at.
-        is_scored = params.num_prompt_logprobs >= 0
-        seen_from = 0 if is_scored else decoder_start(len(prompt_ids), self.keep_tokens)
         requests = []
         try:
-            for choice in range(params.n):
-                # The prompt's own log-probabilities are the same for all continuations.
-                num_top = params.num_prompt_logprobs if choice == 0 else -1
-                score_top = num_top if num_top >= 0 else None
-                request = Request((request_id, choice), prompt_ids, limits, score_top, seen_from)
-                prepared = prepare(
-                    params,
-                    seed=seed,
-                    choice=choice,
-                    eos_ids=self._eos_ids,
-                    is_rejection=is_rejection,
-                )
-                steering = Steering(thinking=thinking_limit(*limit))
-                self._continuations[request_id, choice] = begin(prepared, prompt_ids, (), steering)
+            for request, continuation in begun:
+                self._continuations[request.request_id] = continuation
                 self.scheduler.check(request)
                 requests.append(request)
             if grammar is None:
@@ -127,10 +125,12 @@ class Engine:
 
     def finish(self, request_id: str, choice: int, reason: Reason) -> None:
         """End a continuation that was found complete, or was given up. No Delta follows."""
-        self._continuations.pop((request_id, choice), None)
+        key = (request_id, choice)
+        self._continuations.pop(key, None)
+        self._news = [one for one in self._news if (one.request_id, one.choice) != key]
         if self._grammars is not None:
             self._grammars.drop(request_id, choice)
-        self.scheduler.finish((request_id, choice), reason)
+        self.scheduler.finish(key, reason)
 
     def abort(self, request_id: str) -> None:
         """End all continuations of a request that nobody wants any more. No Delta follows."""
@@ -138,37 +138,75 @@ class Engine:
             self.finish(*key, "abort")
 
     def step(self) -> list[Delta]:
-        """Run one step: drafts, plan, forward, draw, book-keeping. Returns its news; none without
-        work."""
-        self.drafting.propose(self.worker, self.scheduler.config.max_model_len)
-        refused = list(self._take_grammars())
-        scheduled = self.scheduler.schedule()
-        if scheduled is None:
-            return refused
-        scored = scheduled.scored()
-        start = time.perf_counter()
+        """Take in one step: its drafts, rows, tokens, book-keeping. Returns its news; none without
+        work.
+
+        With `is_ahead` the next step is planned and launched before this one's tokens are known,
+        and all book-keeping is done while it runs; only its own tokens are chosen after that. Where
+        confidences decide how many drafts it verifies, it is launched as soon as they are there.
+        """
+        self._news += self._take_grammars()
+        flight = self._flight
         try:
-            self.worker.launch(make_plan(scheduled))
-            result = self.worker.sample(build_sample_plan(self._rows(scheduled)))
+            if flight is None:
+                flight = self._launch()
+                self._sample(flight)
+            if flight is not None:
+                ahead = self._launch() if self._plans_blindly else None
+                result, drafts = flight.collect()
+                scheduled = flight.scheduled
+                # Before `update`: who ends there is told of the prompt, who is gone is not.
+                news = list(prompt_news(scheduled.prompt_scores(), result.prompt_scores))
+                progress = self.scheduler.update(scheduled, result.token_ids, result.bad_rows)
+                counts = self.drafting.after(flight, progress)
+                self.drafting.take(flight, drafts)
+                try:
+                    if self.is_ahead and ahead is None:
+                        ahead = self._launch()
+                finally:
+                    # The requests have these tokens, even if the next step cannot be launched.
+                    self._news += news
+                    self._news += self._token_news(progress, counts, result.logprobs)
+                self._sample(ahead)
+                self._flight = ahead
         except BaseException:
             # An interrupt may come anywhere, and whoever sent it may go on with the same engine.
-            self.worker.lose_step()
+            self._flight = None
+            self.lane.lose_step()
             self.scheduler.lose_step()
             raise
-        forward_s = time.perf_counter() - start
-        progress = self.scheduler.update(scheduled, result.token_ids, result.bad_rows)
-        counts = self.drafting.after(scheduled, progress, forward_s)
-        return [
-            *refused,
-            *_prompt_news(scored, result.prompt_scores),
-            *self._token_news(progress, counts, result.logprobs),
-        ]
+        news, self._news = self._news, []
+        return news
+
+    @property
+    def _plans_blindly(self) -> bool:
+        """The next step is planned before this one's tokens are known."""
+        return self.is_ahead and not self.scheduler.verify_lengths.needs_confidences
+
+    def _launch(self) -> Flight | None:
+        """Plan a step and start its rows; None if there are none."""
+        scheduled = self.scheduler.schedule()
+        if scheduled is None:
+            return None
+        return Flight(scheduled, self.lane.launch(make_plan(scheduled)))
+
+    def _sample(self, flight: Flight | None) -> None:
+        """Have the tokens of a launched step chosen, when all tokens before them are known."""
+        if flight is None:
+            return
+        flight.scheduled.know_drafts()
+        flight.sampled = self.lane.sample(build_sample_plan(self._rows(flight.scheduled)))
+        self.drafting.ask(flight, self.lane, self.scheduler.config.max_model_len)
 
     def _rows(self, scheduled: Scheduled) -> list[Row]:
         rows: list[Row] = []
         for place in scheduled.sampled:
-            continuation = self._continuations[scheduled.requests[place].request_id]
-            rows += continuation.rows(scheduled.drafts[place])
+            draft_ids = scheduled.drafts[place]
+            if scheduled.is_live(place):
+                key: Key = scheduled.requests[place].request_id
+                rows += self._continuations[key].rows(draft_ids)
+            else:
+                rows += rows_of_nobody(draft_ids)
         return rows
 
     def _token_news(
@@ -179,33 +217,15 @@ class Engine:
             continuation = self._continuations.get(key)
             if continuation is None:
                 continue  # it ended with an error a token before
-            logprob, reason = None, progress.finish_reason
-            if progress.token_id is not None:
-                if not continuation.add(progress.token_id) and reason is None:
-                    # Only a forced token can break a grammar, and then nothing can follow it.
-                    reason = "error"
-                    self.scheduler.finish(key, reason)
-                if continuation.prepared.num_logprobs >= 0 and logprobs is not None:
-                    logprob = token_logprob(
-                        logprobs,
-                        progress.row,
-                        progress.token_id,
-                        continuation.prepared.num_logprobs,
-                    )
+            reason = progress.finish_reason
+            token_id = progress.token_id
+            if token_id is not None and not continuation.add(token_id) and reason is None:
+                # Only a forced token can break a grammar, and then nothing can follow it.
+                reason = "error"
+                self.scheduler.finish(key, reason)
             if reason is not None:
                 del self._continuations[key]
-            num_drafted, num_verified = counts.pop(key, (0, 0))
-            yield Delta(
-                key[0],
-                key[1],
-                token_id=progress.token_id,
-                logprob=logprob,
-                finish_reason=reason,
-                may_stop=continuation.steering.may_end,
-                is_draft=progress.is_draft,
-                num_drafted=num_drafted,
-                num_verified=num_verified,
-            )
+            yield token_news(continuation, progress, reason, counts.pop(key, (0, 0)), logprobs)
 
     def _take_grammars(self) -> Iterator[Delta]:
         """Let requests in whose grammar is there; news of those whose grammar will never be."""
@@ -223,27 +243,3 @@ class Engine:
                         compiled, continuation.prepared
                     )
                     self.scheduler.add(request)
-
-
-def _prompt_news(scored: list[tuple[Request, range]], scores: Scores | None) -> Iterator[Delta]:
-    row = 0
-    for request, positions in scored:
-        assert scores is not None  # somebody asked
-        found = []
-        for position in positions:
-            token_id = request.tokens[position + 1]
-            found.append(token_logprob(scores, row, token_id, request.score_top or 0))
-            row += 1
-        request_id, choice = request.request_id
-        yield Delta(request_id, choice, prompt_logprobs=found)
-
-
-def token_logprob(scores: Scores, row: int, token_id: int, num_top: int) -> TokenLogprob:
-    """Row `row` of the scores as one record, with the num_top likeliest tokens."""
-    ids, logprobs = scores.top_ids[row, :num_top], scores.top_logprobs[row, :num_top]
-    return TokenLogprob(
-        token_id=token_id,
-        logprob=float(scores.chosen[row]),
-        rank=int(scores.ranks[row]),
-        top=tuple(zip(ids.tolist(), logprobs.tolist(), strict=True)),
-    )

@@ -72,8 +72,8 @@ def load_model(
 
     None is DEEPINFER_HF_MODEL_DIR; without it, the demo model that ships with the project; without
     one, a random toy. The options are checked before anything is downloaded or read.
-    The environment stands for a device that is auto, and for replay, keep_tokens, draft_schedule
-    and num_drafts that are None.
+    The environment stands for a device that is auto, and for replay, keep_tokens, draft_schedule,
+    num_drafts and async_scheduling that are None.
     Raises ConfigError or CheckpointError.
     """
     seen = environment()
@@ -117,6 +117,7 @@ def load_model(
         Grammars(partial(new_compiler, tokenizer, config.vocab_size, seen), config.vocab_size),
         None if options.replay == "off" else options.keep_tokens,
         drafting,
+        is_ahead=options.async_scheduling,
     )
     return LoadedModel(folder, config, options, tokenizer, engine)
 

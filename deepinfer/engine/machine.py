@@ -25,6 +25,7 @@ def with_environment(args: EngineArgs, seen: Environment) -> EngineArgs:
     replay = seen.replay if args.replay is None else args.replay
     keep_tokens = seen.keep_tokens if args.keep_tokens is None else args.keep_tokens
     schedule = seen.draft_schedule if args.draft_schedule is None else args.draft_schedule
+    is_ahead = seen.async_scheduling if args.async_scheduling is None else args.async_scheduling
     # 0 of them is a schedule: there is no such option.
     num_drafts = (seen.num_drafts or None) if args.num_drafts is None else args.num_drafts
     return replace(
@@ -34,6 +35,7 @@ def with_environment(args: EngineArgs, seen: Environment) -> EngineArgs:
         keep_tokens=keep_tokens,
         draft_schedule=schedule,
         num_drafts=num_drafts,
+        async_scheduling=is_ahead,
     )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deepinfer.engine.continuation import NO_IDS, Row
+from deepinfer.engine.continuation import Row
 from deepinfer.sampling_params import FREE
-from deepinfer.step import Float32, Int32, SamplePlan, TokenLists
+from deepinfer.step import NO_IDS, Float32, Int32, SamplePlan, TokenLists
 
 _NO_TOKENS = TokenLists(NO_IDS, NO_IDS)
 _NO_MASKS = np.empty((0, 0), np.int32)

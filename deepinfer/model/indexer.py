@@ -78,13 +78,12 @@ class Indexer(nn.Module):
     def _scores(self, query: Tensor, weights: Tensor, batch: Batch, key_store: Tensor) -> Tensor:
         """Scores float32 [T, N] from queries [T, Hi, Ci], weights [T, Hi], key_store [*, Ci]."""
         table = batch.entries[self.plan.ratio].table
-        scores = query.new_empty(query.shape[0], table.shape[1], dtype=torch.float32)
+        # The last row is for padding, -1: to leave that out, the host would have to wait.
+        scores = query.new_empty(query.shape[0] + 1, table.shape[1], dtype=torch.float32)
         for rows in batch.groups:
             safe = rows.clamp_min(0)
             sequences = batch.sequence_ids[safe[:, 0]]
-            found = self.kernels.index_scores(
+            scores[rows] = self.kernels.index_scores(
                 query[safe], weights[safe], key_store, table[sequences]
             )
-            real = rows >= 0
-            scores[rows[real]] = found[real]
-        return scores
+        return scores[:-1]

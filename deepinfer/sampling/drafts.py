@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.sampling.arrays import on_device
 from deepinfer.sampling.draw import greedy, pick, temper_and_filter
 from deepinfer.sampling.noise import ACCEPT, RESIDUAL, draft_key, row_key, uniform
 from deepinfer.step import Int64, SamplePlan
@@ -44,12 +45,12 @@ class Drafted(NamedTuple):
     proposed: Proposed
 
 
-def draft_tokens(logits: Tensor, plan: SamplePlan, rows: Int64, i: int) -> Drafted:
+def draft_tokens(logits: Tensor, plan: SamplePlan, rows: Int64, anchors: Tensor, i: int) -> Drafted:
     """Draft number i, from 0, of each of A sequences.
 
-    logits: float32 [A, V], the draft module's. rows: int64 [A] on the host, the row of `plan` that
-    yielded each sequence's anchor: draft i stands 1 + i positions later. Temperature and filters
-    are the row's; its penalties, bias, bans and masks are not applied.
+    logits: float32 [A, V], the draft module's. rows: int64 [A] on the host, a row of `plan` of each
+    sequence: temperature and filters are its; penalties, bias, bans and masks are not applied.
+    anchors: int64 [A], positions: draft i stands 1 + i behind.
 
     At temperature 0 the likeliest token; else a draw, with the noise that the target will use at
     this position, or for rejection with noise of this position and anchor alone.
@@ -60,7 +61,8 @@ def draft_tokens(logits: Tensor, plan: SamplePlan, rows: Int64, i: int) -> Draft
         return Drafted(token_ids, Proposed(drawn, logits[:0]))
     rows, place = rows[drawn], _on(logits, drawn)
     kept = _distribution(logits[place], plan, rows)
-    seed, choice, anchor = _numbers(logits, plan, rows)
+    seed, choice, _ = _numbers(logits, plan, rows)
+    anchor = anchors[place]
     key = row_key(seed, choice, anchor + 1 + i)
     tested = np.flatnonzero(plan.is_rejection[rows]) if plan.is_rejection.size else rows[:0]
     among = _on(logits, tested)
@@ -102,14 +104,12 @@ def verify(logits: Tensor, plan: SamplePlan, rows: Int64, proposed: Proposed) ->
     accept_key = row_key(seed, choice, position, ACCEPT)
     is_possible = p_of_draft > 0.0  # false for NaN, too
     stays = is_possible & (uniform(accept_key) * p_of_draft < q_of_draft)
-    at = (~stays).nonzero()[:, 0]
-    if at.numel():
-        weights = _residual(q[at], p[at])
-        is_usable = is_possible[at] & (weights.amax(-1) > 0.0)
-        weights = torch.where(is_usable[:, None], weights, q[at])
-        key = row_key(seed[at], choice[at], position[at], RESIDUAL)
-        token_ids[at] = pick(weights.log(), key)
-    return token_ids
+    # For all rows, those whose draft stays too: to leave these out, the host would have to wait.
+    weights = _residual(q, p)
+    is_usable = is_possible & (weights.amax(-1) > 0.0)
+    weights = torch.where(is_usable[:, None], weights, q)
+    other_ids = pick(weights.log(), row_key(seed, choice, position, RESIDUAL))
+    return torch.where(stays, token_ids, other_ids)
 
 
 def _residual(q: Tensor, p: Tensor) -> Tensor:
@@ -133,4 +133,4 @@ def _numbers(like: Tensor, plan: SamplePlan, rows: Int64) -> tuple[Tensor, Tenso
 
 
 def _on(like: Tensor, array: np.ndarray) -> Tensor:
-    return torch.tensor(array, device=like.device)
+    return on_device(array, like.device)

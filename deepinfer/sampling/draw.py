@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from deepinfer.sampling.arrays import on_device
 from deepinfer.sampling.noise import gumbel_noise, row_key
 
 # Probabilities as whole numbers, the likeliest token's being 2**44: a vocabulary of 2**18 sums up
@@ -62,14 +63,24 @@ def pick(kept: Tensor, key: Tensor) -> Tensor:
     num_rows, vocab_size = kept.shape
     if num_rows == 0:
         return torch.empty(0, dtype=torch.int64, device=kept.device)
-    takes_part = kept.isfinite()
     # Noise is a function of the token's id: to leave some out changes nothing, but the time.
+    if (place := _few_places(kept)) is not None:
+        noisy = kept[place] + gumbel_noise(key[place[0]], place[1])
+        return greedy(kept.index_put(place, noisy))
+    token_ids = torch.arange(vocab_size, device=kept.device)
+    return greedy(kept + gumbel_noise(key[:, None], token_ids))
+
+
+def _few_places(kept: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Row and id of each token that takes part, if these are few; None elsewhere, and always on
+    another device than the CPU: to count them, the host would have to wait for it."""
+    if kept.device.type != "cpu":
+        return None
+    takes_part = kept.isfinite()
     if int(takes_part.count_nonzero()) > _FEW * kept.numel():
-        token_ids = torch.arange(vocab_size, device=kept.device)
-        return greedy(kept + gumbel_noise(key[:, None], token_ids))
-    rows, token_ids = place = takes_part.nonzero(as_tuple=True)
-    noisy = kept[place] + gumbel_noise(key[rows], token_ids)
-    return greedy(kept.index_put(place, noisy))
+        return None
+    rows, token_ids = takes_part.nonzero(as_tuple=True)
+    return rows, token_ids
 
 
 def temper_and_filter(
@@ -105,7 +116,7 @@ def _on_rows(
     """`keep` for some of the rows, with their numbers; the others cost nothing."""
     if rows.size == 0:
         return logits
-    place = torch.tensor(rows, device=logits.device)
+    place = on_device(rows, logits.device)
     return logits.index_copy(0, place, keep(logits[place], *(number[rows] for number in numbers)))
 
 
@@ -134,5 +145,4 @@ def _column(numbers: Numbers, like: Tensor) -> Tensor:
     """One number a row, [T, 1], real numbers as float64."""
     array = np.asarray(numbers)
     wide = array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
-    per_row = np.broadcast_to(wide, len(like))
-    return torch.tensor(per_row, device=like.device)[:, None]
+    return on_device(np.broadcast_to(wide, len(like)), like.device)[:, None]

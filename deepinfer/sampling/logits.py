@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.sampling.arrays import on_device
 from deepinfer.step import Float32, Int32, SamplePlan, TokenLists
 
 # Penalties of any size stay finite: an infinity would look like a broken row.
@@ -89,4 +90,4 @@ def _of_row(like: Tensor, per_row: Float32, lists: TokenLists) -> Tensor:
 
 
 def _on(like: Tensor, array: np.ndarray) -> Tensor:
-    return torch.tensor(array, device=like.device)
+    return on_device(array, like.device)

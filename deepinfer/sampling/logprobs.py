@@ -4,13 +4,10 @@ Knows logits. Does not know how a token was chosen.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from deepinfer.step import Float32, Scores
 
 # In place of minus infinity, which JSON cannot write, and of NaN in a broken row.
 LOWEST_LOGPROB = -9999.0
@@ -18,7 +15,16 @@ LOWEST_LOGPROB = -9999.0
 _ID_BITS = 32
 
 
-def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Scores:
+class Scored(NamedTuple):
+    """`Scores` of n rows as long as they are on the device."""
+
+    chosen: Tensor
+    ranks: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+
+def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Scored:
     """Log-probability and rank of each row's token, and the num_top likeliest tokens of each row.
 
     logits: float32 [n, V]; token_ids: int64 [n]. At most V likeliest tokens are reported. Nothing
@@ -27,18 +33,31 @@ def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Scores:
     logprobs = logits.log_softmax(-1)
     of_token = logits.gather(-1, token_ids[:, None])
     top_ids = likeliest(logits, min(num_top, logits.shape[-1]))
-    return Scores(
-        chosen=_to_host(logprobs.gather(-1, token_ids[:, None]).squeeze(-1)),
-        ranks=(1 + (logits > of_token).sum(-1)).to(torch.int32).cpu().numpy(),
-        top_ids=top_ids.to(torch.int32).cpu().numpy(),
-        top_logprobs=_to_host(logprobs.gather(-1, top_ids)),
+    return Scored(
+        chosen=_finite(logprobs.gather(-1, token_ids[:, None]).squeeze(-1)),
+        ranks=(1 + (logits > of_token).sum(-1)).to(torch.int32),
+        top_ids=top_ids.to(torch.int32),
+        top_logprobs=_finite(logprobs.gather(-1, top_ids)),
     )
 
 
-def join_scores(parts: Sequence[Scores]) -> Scores:
+def join_scores(parts: Sequence[Scored]) -> Scored:
     """Scores of rows that were looked at a few at a time, with the same num_top."""
-    names = [field.name for field in fields(Scores)]
-    return Scores(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return Scored(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def spread_scores(asked: Scored, rows: Tensor, num_rows: int) -> Scored:
+    """Scores of `num_rows` rows, of which `asked` has those that asked, int64 [n].
+
+    Every other one has LOWEST_LOGPROB, rank 0 and tokens -1.
+    """
+    empty = (LOWEST_LOGPROB, 0, -1, LOWEST_LOGPROB)
+    return Scored(
+        *(
+            column.new_full((num_rows, *column.shape[1:]), value).index_copy(0, rows, column)
+            for column, value in zip(asked, empty, strict=True)
+        )
+    )
 
 
 def likeliest(logits: Tensor, num_top: int) -> Tensor:
@@ -56,7 +75,6 @@ def likeliest(logits: Tensor, num_top: int) -> Tensor:
     return (1 << _ID_BITS) - 1 - (keys.topk(num_top, dim=-1).values & ((1 << _ID_BITS) - 1))
 
 
-def _to_host(logprobs: Tensor) -> Float32:
+def _finite(logprobs: Tensor) -> Tensor:
     finite = torch.nan_to_num(logprobs, nan=LOWEST_LOGPROB, neginf=LOWEST_LOGPROB)
-    array: Float32 = finite.clamp(min=LOWEST_LOGPROB).cpu().numpy().astype(np.float32, copy=False)
-    return array
+    return finite.clamp(min=LOWEST_LOGPROB)

@@ -9,22 +9,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.sampling.arrays import on_device
 from deepinfer.sampling.drafts import Proposed, rejection_rows, verify
 from deepinfer.sampling.draw import draw
 from deepinfer.sampling.logits import adjust_logits
-from deepinfer.sampling.logprobs import LOWEST_LOGPROB, score
-from deepinfer.step import Bool, Int32, SamplePlan, Scores
+from deepinfer.sampling.logprobs import Scored, score, spread_scores
+from deepinfer.step import SamplePlan
 
 
-class Sampled(NamedTuple):
-    """The sampled rows' part of a `StepResult`."""
+class Drawn(NamedTuple):
+    """The sampled rows' part of a `StepResult`, on the device.
 
-    token_ids: Int32
-    bad_rows: Bool
-    logprobs: Scores | None
+    token_ids: int64 [R]. bad_rows: bool [R]. logprobs: of all rows if any row asked.
+    """
+
+    token_ids: Tensor
+    bad_rows: Tensor
+    logprobs: Scored | None
 
 
-def sample(logits: Tensor, plan: SamplePlan, proposed: Proposed | None = None) -> Sampled:
+def sample(logits: Tensor, plan: SamplePlan, proposed: Proposed | None = None) -> Drawn:
     """A token for each row, and the log-probabilities that were asked for.
 
     logits: float32 [R, V] on any device, left as it is. A row with a logit that is NaN or +inf, or
@@ -38,28 +42,24 @@ def sample(logits: Tensor, plan: SamplePlan, proposed: Proposed | None = None) -
     best, token_ids = adjusted.max(-1)
     # A ban can hide a NaN, so the model's own logits are looked at as well.
     is_broken = ~(best if adjusted is logits else logits.amax(-1)).isfinite()
-    forced = torch.tensor(plan.forced, dtype=torch.int64, device=logits.device)
+    forced = on_device(plan.forced, logits.device, torch.int64)
     is_bad = is_broken | (~best.isfinite() & (forced < 0))
     tested = rejection_rows(plan)
     drawn = np.setdiff1d(np.flatnonzero(plan.temperature > 0.0), tested, assume_unique=True)
     if drawn.size:
-        token_ids[torch.tensor(drawn, device=logits.device)] = _draw_rows(adjusted, plan, drawn)
+        token_ids[on_device(drawn, logits.device)] = _draw_rows(adjusted, plan, drawn)
     if tested.size:
         assert proposed is not None
-        place = torch.tensor(tested, device=logits.device)
+        place = on_device(tested, logits.device)
         token_ids[place] = verify(adjusted[place], plan, tested, proposed)
     token_ids = torch.where(forced >= 0, forced, token_ids).masked_fill(is_bad, 0)
-    return Sampled(
-        token_ids=token_ids.to(torch.int32).cpu().numpy(),
-        bad_rows=is_bad.cpu().numpy(),
-        logprobs=_score_rows(logits, token_ids, plan),
-    )
+    return Drawn(token_ids, is_bad, _score_rows(logits, token_ids, plan))
 
 
 def _draw_rows(logits: Tensor, plan: SamplePlan, rows: np.ndarray) -> Tensor:
     all_rows = len(rows) == len(logits)
     return draw(
-        logits if all_rows else logits[torch.tensor(rows, device=logits.device)],
+        logits if all_rows else logits[on_device(rows, logits.device)],
         temperature=plan.temperature[rows],
         top_k=plan.top_k[rows],
         top_p=plan.top_p[rows],
@@ -70,20 +70,10 @@ def _draw_rows(logits: Tensor, plan: SamplePlan, rows: np.ndarray) -> Tensor:
     )
 
 
-def _score_rows(logits: Tensor, token_ids: Tensor, plan: SamplePlan) -> Scores | None:
-    """Scores of all rows; a row that did not ask has LOWEST_LOGPROB, rank 0 and tokens -1."""
+def _score_rows(logits: Tensor, token_ids: Tensor, plan: SamplePlan) -> Scored | None:
     rows = np.flatnonzero(plan.num_logprobs >= 0)
     if not rows.size:
         return None
-    place = torch.tensor(rows, device=logits.device)
+    place = on_device(rows, logits.device)
     asked = score(logits[place], token_ids[place], int(plan.num_logprobs.max()))
-    num_rows, num_top = len(logits), asked.top_ids.shape[1]
-    scores = Scores(
-        chosen=np.full(num_rows, LOWEST_LOGPROB, np.float32),
-        ranks=np.zeros(num_rows, np.int32),
-        top_ids=np.full((num_rows, num_top), -1, np.int32),
-        top_logprobs=np.full((num_rows, num_top), LOWEST_LOGPROB, np.float32),
-    )
-    for name, values in vars(asked).items():
-        getattr(scores, name)[rows] = values
-    return scores
+    return spread_scores(asked, place, len(logits))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from deepinfer.errors import ConfigError
+from deepinfer.errors import ConfigError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,20 @@ class SchedulerConfig:
                 "requests, each of which takes one at least",
                 where="max_num_batched_tokens",
                 hint=f"raise it to {self.max_num_seqs}, or lower max_num_seqs",
+            )
+
+    def check_prompt(self, num_tokens: int) -> None:
+        """Raise RequestError for a prompt that is empty or leaves no room for a token."""
+        if not num_tokens:
+            raise RequestError(
+                "the prompt has no tokens", field="prompt", hint="give at least one token"
+            )
+        if num_tokens >= self.max_model_len:
+            raise RequestError(
+                f"the prompt has {num_tokens} tokens, prompt and output may have "
+                f"{self.max_model_len}",
+                field="prompt",
+                hint="shorten the prompt, or raise max_model_len",
             )
 
 

@@ -41,16 +41,9 @@ class Memory:
         return True
 
     def grow(self, request: Request) -> bool:
-        """Give a running request the block that its last token needs; False if none is free."""
-        num_blocks = len(request.block_ids)
-        if len(request.tokens) <= num_blocks * BLOCK_TOKENS:
-            return True
-        block_ids = self.blocks.allocate(1)
-        if block_ids is None:
-            return False
-        request.block_ids += block_ids
-        self.tables[request.slot_id, num_blocks] = block_ids[0]
-        return True
+        """Give a running request the block that its last token needs, wherever that may come to
+        stand; False if none is free."""
+        return self.reach(request, request.most_tokens) >= request.most_tokens
 
     def reach(self, request: Request, num_tokens: int) -> int:
         """Give a running request the blocks for so many tokens, as far as any are free.
@@ -67,8 +60,8 @@ class Memory:
         return min(num_tokens, len(request.block_ids) * BLOCK_TOKENS)
 
     def trim(self, request: Request) -> None:
-        """Take back the blocks that a running request's tokens do not need."""
-        num_blocks = blocks_for(len(request.tokens))
+        """Take back the blocks that neither a running request's tokens need nor a planned step."""
+        num_blocks = blocks_for(request.most_tokens)
         if len(request.block_ids) > num_blocks:
             spare = request.block_ids[num_blocks:]
             del request.block_ids[num_blocks:]

@@ -53,15 +53,21 @@ class Limits:
 class Request:
     """One sequence.
 
-    tokens: prompt, then output. num_prompt: how many are the prompt's.
-    num_computed: tokens whose keys and values are stored; at least the last token is not.
+    tokens: prompt, then output, as far as they are known. num_prompt: how many are the prompt's.
+    num_computed: tokens whose keys and values are stored when all steps that were planned have run,
+        not counting drafts that may be accepted; at least the last token is not.
+    num_drawing: tokens that planned steps draw and that are not known yet; each such step may
+        bring more, by drafts that it verifies: num_verifying.
+    draw_place: which of the sequences that draw a token in the last such step it is.
     score_top: log-probabilities of the prompt's tokens are wanted, with so many likelier ones
-        each; None if not. num_scored: prompt rows whose scores were handed out.
+        each; None if not. num_scored: prompt rows whose scores were handed out, or will be by steps
+        that were planned.
     decoder_start: as `StepPlan.decoder_starts`; it stays, whatever is computed how often.
     slot_id, block_ids: what it owns while it runs; -1 and none otherwise.
     arrival: its place in the order of arrival, given by the scheduler.
-    draft_ids: what may follow the last token; good for the next step only. rates, rates_before:
-        `survival_rates` of these drafts and of those before them, None where there were none.
+    num_drafts: how many drafts may follow the last token; good for the next step only. draft_ids:
+        they, once they are known. rates, rates_before: `survival_rates` of these drafts and of
+        those before them, None where there were none.
     """
 
     __slots__ = (
@@ -69,12 +75,16 @@ class Request:
         "block_ids",
         "decoder_start",
         "draft_ids",
+        "draw_place",
         "finish_reason",
         "limits",
         "num_computed",
+        "num_drafts",
+        "num_drawing",
         "num_preemptions",
         "num_prompt",
         "num_scored",
+        "num_verifying",
         "rates",
         "rates_before",
         "request_id",
@@ -102,10 +112,13 @@ class Request:
         self.state = State.WAITING
         self.finish_reason: Reason | None = None
         self.num_computed = 0
+        self.num_drawing = self.num_verifying = 0
+        self.draw_place = -1
         self.num_scored = 0
         self.num_preemptions = 0
         self.slot_id = -1
         self.block_ids: list[int] = []
+        self.num_drafts = 0
         self.draft_ids: list[int] = []
         self.rates: Rates = None
         self.rates_before: Rates = None
@@ -115,9 +128,21 @@ class Request:
         """Output tokens so far."""
         return len(self.tokens) - self.num_prompt
 
+    @property
+    def num_due(self) -> int:
+        """Rows that its tokens still need, those that are being drawn included."""
+        return len(self.tokens) + self.num_drawing - self.num_computed
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens it has if all drafts that are being verified are accepted."""
+        return len(self.tokens) + self.num_drawing + self.num_verifying
+
     def tokens_left(self, max_model_len: int) -> int:
-        """Output tokens that may still come, if nothing ends it before."""
-        return min(self.limits.max_tokens - self.num_output, max_model_len - len(self.tokens))
+        """Output tokens that may still come behind those that are being drawn, if nothing ends it
+        before and no draft is accepted. Below 1 it is certain to end."""
+        num_left = min(self.limits.max_tokens - self.num_output, max_model_len - len(self.tokens))
+        return num_left - self.num_drawing
 
     def score_range(self, num_rows: int) -> range:
         """Positions of the next rows whose scores are wanted: each prompt token but the last, once.
@@ -136,23 +161,48 @@ class Request:
         self.state = State.RUNNING
         self.slot_id, self.block_ids = slot_id, block_ids
 
-    def advance(self, num_rows: int) -> None:
-        """Rows of a step were computed."""
+    def plan(self, num_rows: int, num_drafts: int, draw_place: int = -1) -> None:
+        """A step will run `num_rows` of its rows, the last `num_drafts` of them drafts.
+
+        draw_place: as of the attribute, if the step draws a token for it; else -1.
+        """
         self._check(State.RUNNING)
         scored = self.score_range(num_rows)
         if scored:
             self.num_scored = scored.stop
-        self.num_computed += num_rows
-        assert self.num_computed <= len(self.tokens), f"{self.request_id!r}: rows beyond its tokens"
+        self.num_computed += num_rows - num_drafts
+        self.num_drafts = 0
+        if draw_place >= 0:
+            assert self.num_due == 0, f"{self.request_id!r}: a token comes too early"
+            self.draw_place = draw_place
+            self.num_drawing += 1
+            self.num_verifying += num_drafts
+        assert self.num_due >= 0, f"{self.request_id!r}: rows beyond its tokens"
+
+    def land(self, num_drafts: int) -> None:
+        """The oldest planned step that draws a token for it has run; `append` follows."""
+        self._check(State.RUNNING)
+        self.num_drawing -= 1
+        self.num_verifying -= num_drafts
+        self.draft_ids = []
+        assert min(self.num_drawing, self.num_verifying) >= 0, f"{self.request_id!r}: never planned"
 
     def append(self, token_id: int) -> None:
         """A token was drawn after the last one, which is computed."""
         self._check(State.RUNNING)
-        assert self.num_computed == len(self.tokens), f"{self.request_id!r}: a token came too early"
         self.tokens.append(token_id)
 
+    def accept_draft(self) -> None:
+        """The token appended last was a draft that ran: it is computed."""
+        self.num_computed += 1
+
+    def expect_drafts(self, num_drafts: int) -> None:
+        """So many drafts will follow what the last planned step draws."""
+        self._check(State.RUNNING)
+        self.num_drafts = num_drafts
+
     def propose(self, draft_ids: list[int], rates: Rates) -> None:
-        """Drafts for the next step, and how likely each is to be emitted."""
+        """The drafts that were expected, and how likely each is to be emitted."""
         self._check(State.RUNNING)
         self.draft_ids = draft_ids
         self.rates_before, self.rates = self.rates, rates
@@ -162,6 +212,7 @@ class Request:
         self._check(State.RUNNING)
         self.state = State.WAITING
         self.num_computed = 0
+        self.num_drawing = self.num_verifying = 0
         self.num_preemptions += 1
         self._own_nothing()
 
@@ -175,7 +226,7 @@ class Request:
     def _own_nothing(self) -> None:
         self.slot_id, self.block_ids = -1, []
         # Rates go with their drafts: no later decision may rest on drafts that were never decided.
-        self.draft_ids, self.rates, self.rates_before = [], None, None
+        self.num_drafts, self.draft_ids, self.rates, self.rates_before = 0, [], None, None
 
     def _check(self, state: State) -> None:
         assert self.state is state, f"{self.request_id!r} is {self.state.value}, not {state.value}"

@@ -19,10 +19,15 @@ Example, 8 rows, no lack of blocks: A and B generate, C has 20 prompt tokens to 
 prompt of 3. The step runs A 1, B 1, C 3, D 3 rows; A, B and D draw a token, C draws none.
 
 So every running request is ahead of every waiting one in order of arrival. Knows nothing of text,
-of probabilities, or of the device; there is at most one step between `schedule` and `update`.
+of probabilities, or of the device.
+
+A step may be planned before the one before it is known. A request whose token is being drawn there
+has one more token then, at a place of which only bounds are known; blocks are for the highest. Who
+is certain to end there is passed over. Who ends there unforeseen has run a row in vain; what an
+ended or preempted request is still to get is dropped.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from deepinfer.cache.blocks import BlockPool
@@ -32,7 +37,7 @@ from deepinfer.errors import ConfigError, RequestError
 from deepinfer.scheduler.budget import share_rows
 from deepinfer.scheduler.config import Counters, SchedulerConfig
 from deepinfer.scheduler.memory import Memory
-from deepinfer.scheduler.plan import Scheduled
+from deepinfer.scheduler.plan import Scheduled, schedule_rows
 from deepinfer.scheduler.request import Reason, Request, RequestId, State
 from deepinfer.scheduler.update import Progress, take_step
 from deepinfer.scheduler.verify_lengths import VerifyLengths
@@ -43,6 +48,8 @@ from deepinfer.step import Bool, Int32
 # 256 blocks: without, 41 % of the rows are computed again; with one for every two, 2.5 %, in 4 %
 # more steps; with one for each, 0.7 %, in 11 % more.
 _RUNNING_PER_SPARE = 2
+# Planned steps whose results are not known yet.
+MAX_STEPS = 2
 
 
 class Scheduler:
@@ -71,11 +78,12 @@ class Scheduler:
         self._waiting: OrderedDict[RequestId, Request] = OrderedDict()
         self._num_arrived = 0
         self._num_preemptions = 0
-        self._in_flight: Scheduled | None = None
+        # The oldest first.
+        self._in_flight: deque[Scheduled] = deque()
 
     @property
     def has_work(self) -> bool:
-        """There are requests, and `schedule` returns a step."""
+        """There are requests; with no step under way, `schedule` returns one."""
         return bool(self._running or self._waiting)
 
     @property
@@ -116,23 +124,13 @@ class Scheduler:
         That is: an empty prompt, one that leaves no room for a token, or an id that a request has
         which is not finished.
         """
-        request_id, limit = request.request_id, self.config.max_model_len
-        if request_id in self._running or request_id in self._waiting:
+        if (request_id := request.request_id) in self._running or request_id in self._waiting:
             raise RequestError(
                 f"{request_id!r} is being worked on",
                 field="request_id",
                 hint="give every request an id of its own",
             )
-        if not request.tokens:
-            raise RequestError(
-                "the prompt has no tokens", field="prompt", hint="give at least one token"
-            )
-        if len(request.tokens) >= limit:
-            raise RequestError(
-                f"the prompt has {len(request.tokens)} tokens, prompt and output may have {limit}",
-                field="prompt",
-                hint="shorten the prompt, or raise max_model_len",
-            )
+        self.config.check_prompt(len(request.tokens))
 
     def abort(self, request_id: RequestId) -> bool:
         """End a request that nobody wants any more, wherever it stands.
@@ -151,43 +149,44 @@ class Scheduler:
         return True
 
     def schedule(self) -> Scheduled | None:
-        """The next step, None if there are no requests. `update` must follow."""
-        assert self._in_flight is None, "the step before has not been updated"
+        """The next step, None if there is nothing to run in it. `update` must follow."""
+        assert len(self._in_flight) < MAX_STEPS, "the steps before have not been updated"
         self._make_room()
         self._admit()
-        if not self._running:
-            assert not self._waiting, "the first request alone does not fit"
+        if not (requests := [one for one in self._running.values() if not self._is_ending(one)]):
+            assert self._in_flight or not self.has_work, "the oldest alone does not fit"
             return None
-        requests = self.running
-        needs = [len(request.tokens) - request.num_computed for request in requests]
+        needs = [request.num_due for request in requests]
         num_rows = share_rows(needs, self.config.max_num_batched_tokens)
         sampled = [
             place
             for place, (need, num) in enumerate(zip(needs, num_rows, strict=True))
             if need == num
         ]
-        drafts = self.verify_lengths.choose_drafts(requests, num_rows, sampled, self.memory)
-        self._in_flight = Scheduled(requests, num_rows, sampled, drafts, self.memory.tables)
-        return self._in_flight
+        num_drafts = self.verify_lengths.choose_drafts(requests, num_rows, sampled, self.memory)
+        scheduled = schedule_rows(requests, num_rows, sampled, num_drafts, self.memory.tables)
+        self._in_flight.append(scheduled)
+        return scheduled
 
     def lose_step(self) -> None:
-        """A broken-off step may have stored anything: compute again all that runs."""
-        self._in_flight = None
+        """Broken-off steps may have stored anything: compute again all that runs."""
+        while self._in_flight:
+            self._in_flight.pop().lose()
         while self._running:
             self._preempt_youngest()
 
     def update(self, scheduled: Scheduled, token_ids: Int32, bad_rows: Bool) -> list[Progress]:
-        """Take in what the step brought.
+        """Take in what the oldest step brought; its drafts are known.
 
         token_ids int32 [R], bad_rows bool [R]: for each of `scheduled.sampled` the row of its last
         token, then those of its drafts. Returns one Progress for each token that was emitted, in
         order, and one for each bad row, which ends its own request with "error" and touches no
         other; without those that were aborted while the step ran.
         """
-        assert scheduled is self._in_flight, "not the step that was scheduled last"
-        num_drawn = len(scheduled.sampled) + sum(map(len, scheduled.drafts))
-        assert len(token_ids) == len(bad_rows) == num_drawn, "one token a sampled row"
-        self._in_flight = None
+        assert self._in_flight, "no step is under way"
+        assert scheduled is self._in_flight[0], "not the oldest step"
+        self._in_flight.popleft()
+        assert len(token_ids) == len(bad_rows) == scheduled.num_drawn, "one token a sampled row"
         progress: list[Progress] = []
         for request, news in take_step(scheduled, token_ids, bad_rows, self.config.max_model_len):
             progress += news
@@ -198,11 +197,16 @@ class Scheduler:
                 self.memory.trim(request)
         return progress
 
+    def _is_ending(self, request: Request) -> bool:
+        return request.tokens_left(self.config.max_model_len) < 1
+
     def _make_room(self) -> None:
         """Rule 1: a block for each running request that needs one, the oldest first."""
         for request in self.running:
             if request.state is not State.RUNNING:
                 return  # preempted for an older one, as all are that follow
+            if self._is_ending(request):
+                continue
             while not self.memory.grow(request):
                 if self._preempt_youngest() is request:
                     return
@@ -242,5 +246,5 @@ class Scheduler:
 
 def _demand(requests: Iterable[Request]) -> tuple[int, int]:
     """(rows they could use together, how many of them could use more than one)."""
-    needs = [len(request.tokens) - request.num_computed for request in requests]
+    needs = [request.num_due for request in requests]
     return sum(needs), sum(need > 1 for need in needs)

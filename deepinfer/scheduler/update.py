@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from deepinfer.scheduler.plan import Scheduled
-from deepinfer.scheduler.request import Reason, Request, State
+from deepinfer.scheduler.request import Reason, Request
 from deepinfer.step import Bool, Int32
 
 
@@ -47,17 +47,13 @@ def take_step(
 
     Arguments as of `Scheduler.update`.
     """
-    of_each = zip(scheduled.requests, scheduled.num_rows, scheduled.drafts, strict=True)
-    for request, num_rows, draft_ids in of_each:
-        if request.state is State.RUNNING:
-            request.advance(num_rows - len(draft_ids))
-            request.draft_ids = []
     drawn = list(zip(token_ids.tolist(), bad_rows.tolist(), strict=True))
     first = 0
     for place in scheduled.sampled:
         request, draft_ids = scheduled.requests[place], scheduled.drafts[place]
         end = first + 1 + len(draft_ids)
-        if request.state is State.RUNNING:
+        if scheduled.is_live(place):
+            request.land(len(draft_ids))
             yield (
                 request,
                 list(take_tokens(request, draft_ids, drawn[first:end], first, max_model_len)),
@@ -72,7 +68,7 @@ def take_tokens(
     first_row: int,
     max_model_len: int,
 ) -> Iterator[Progress]:
-    """Give a request, all of whose tokens are computed, the tokens of its rows.
+    """Give a request the tokens of its rows: all tokens that it has are computed.
 
     drawn: (token, whether the row was bad) of the row of its last token and then of each draft; the
     first of them is row `first_row` of the `SamplePlan`. Row after row, until one is bad, ends the
@@ -90,4 +86,4 @@ def take_tokens(
         yield Progress(request, token_id, reason, row, is_draft)
         if reason is not None or not is_draft:
             return
-        request.advance(1)
+        request.accept_draft()

@@ -42,33 +42,38 @@ class VerifyLengths:
     step_time: StepTime | None = None
     _rounds: deque[Float64] = field(default_factory=lambda: deque(maxlen=_ROUNDS))
 
+    @property
+    def needs_confidences(self) -> bool:
+        """Nothing can be chosen before the drafts are known."""
+        return self.schedule == "confidence"
+
     def choose_drafts(
         self, requests: list[Request], num_rows: list[int], sampled: list[int], memory: Memory
-    ) -> list[list[int]]:
-        """The drafts that each request of a step verifies, by place; `num_rows` grows by theirs.
+    ) -> list[int]:
+        """How many drafts each request of a step verifies, by place; `num_rows` grows by them.
 
         sampled: places of those that draw a token. Blocks are taken from `memory` as far as any
         are free: where they end, fewer drafts are verified.
         """
-        drafts: list[list[int]] = [[] for _ in requests]
+        num_drafts = [0] * len(requests)
         drawing = [requests[place] for place in sampled]
-        if not any(request.draft_ids for request in drawing):
-            return drafts
+        if not any(request.num_drafts for request in drawing):
+            return num_drafts
         most = [self._most_drafts(request) for request in drawing]
         lengths = self._choose(drawing, most, sum(num_rows) - len(sampled)).tolist()
         for place, request, length in zip(sampled, drawing, lengths, strict=True):
             if length:
                 assert num_rows[place] == 1, "drafts follow the only token that is not computed"
-                num_tokens = len(request.tokens)
-                reached = memory.reach(request, num_tokens + length)
-                drafts[place] = request.draft_ids[: reached - num_tokens]
-                num_rows[place] += len(drafts[place])
-        return drafts
+                num_tokens = request.most_tokens
+                num_drafts[place] = memory.reach(request, num_tokens + length) - num_tokens
+                num_rows[place] += num_drafts[place]
+        return num_drafts
 
     def _most_drafts(self, request: Request) -> int:
-        """Those that could still be emitted together with the token after them."""
-        num_left = request.tokens_left(self.config.max_model_len)
-        return max(0, min(len(request.draft_ids), num_left - 1))
+        """Those that could still be emitted together with the token after them, even if all that
+        are being verified are accepted."""
+        num_left = request.tokens_left(self.config.max_model_len) - request.num_verifying
+        return max(0, min(request.num_drafts, num_left - 1))
 
     def _choose(
         self, requests: Sequence[Request], most: Sequence[int], num_other_rows: int

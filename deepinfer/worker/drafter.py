@@ -14,20 +14,13 @@ from torch import Tensor
 from deepinfer.cache.layout import SLACK_ROWS
 from deepinfer.model.draft import Draft, DraftStore, draft_batch
 from deepinfer.model.network import Network
+from deepinfer.sampling.arrays import on_device
 from deepinfer.sampling.drafts import Proposed, draft_tokens, rejection_rows
-from deepinfer.step import DraftPlan, Drafts, Int64, SamplePlan, StepPlan
+from deepinfer.step import DraftPlan, Int64, SamplePlan, StepPlan
+from deepinfer.worker.follow import Sampled
 from deepinfer.worker.pools import Pools
 
 _MOST_LOGIT = 60.0  # of a confidence: the sigmoid stays between 0 and 1
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A step whose tokens were drawn. token_ids: int64 [R], on the device."""
-
-    plan: StepPlan
-    sample_plan: SamplePlan
-    token_ids: Tensor
 
 
 @dataclass
@@ -73,38 +66,36 @@ class Drafter:
         places = np.array([self._places[slot] for slot in plan.slot_ids[sequences].tolist()])
         return Proposed(rows, self._logprobs[self._tensor(places), self._tensor(numbers)])
 
-    def propose(self, sampled: Sampled, plan: DraftPlan) -> Drafts:
-        """n drafts after each of A anchors."""
+    def propose(self, sampled: Sampled, plan: DraftPlan) -> tuple[Tensor, Tensor]:
+        """n drafts after the last token of each of A sequences: int64 [A, n], and their confidences
+        float32 [A, n]."""
         network, size = self.network, plan.num_drafts
         config = network.setup.config
         window = config.sliding_window
-        rows = plan.rows.astype(np.int64)
-        anchors = sampled.sample_plan.positions[rows]
-        slots = sampled.plan.slot_ids[plan.sequences].astype(np.int64)
+        rows = sampled.first_rows[plan.sequences]
+        sequences = self._tensor(plan.sequences)
+        # Where the last token of each stands: only the device knows how many drafts were accepted.
+        anchors = self._tensor(sampled.sample_plan.positions[rows])
+        anchors = anchors + sampled.num_accepted[sequences]
+        slots = sampled.slots(plan.sequences)
         ring = window + SLACK_ROWS
-        before = np.maximum(anchors[:, None] + np.arange(-window, 0), 0)  # others are not seen
-        main = self._tensor((slots[:, None] * ring + before % ring).ravel())
+        behind = torch.arange(-window, 0, device=anchors.device)
+        before = (anchors[:, None] + behind).clamp_min(0)  # others are not seen
+        main = (self._tensor(slots)[:, None] * ring + before % ring).flatten()
         store = DraftStore(
             {
                 block: pool.flatten(0, 1).index_select(0, main).to(network.setup.dtype)
                 for block, pool in self.pools.draft_window.items()
             }
         )
-        golden_ids = sampled.token_ids[self._tensor(rows)]
-        first_rows = np.arange(len(rows)) * window - anchors + window
-        batch = draft_batch(
-            config,
-            golden_ids,
-            self._tensor(anchors),
-            self._tensor(first_rows),
-            len(main),
-            size,
-        )
+        golden_ids = sampled.last_ids[sequences]
+        first_rows = torch.arange(len(rows), device=anchors.device) * window - anchors + window
+        batch = draft_batch(config, golden_ids, anchors, first_rows, len(main), size)
         hidden = self.module.run(network.embed(batch.token_ids), batch, store)
         kept: list[Proposed] = []
 
         def pick(logits: Tensor, i: int) -> Tensor:
-            drafted = draft_tokens(logits, sampled.sample_plan, rows, i)
+            drafted = draft_tokens(logits, sampled.sample_plan, rows, anchors, i)
             kept.append(drafted.proposed)
             return drafted.token_ids
 
@@ -112,19 +103,16 @@ class Drafter:
             hidden.unflatten(0, (len(rows), size)), golden_ids, network.head, pick
         )
         self._keep(slots[kept[0].rows], kept)
-        return Drafts(
-            token_ids=proposal.token_ids.to(torch.int32).cpu().numpy(),
-            confidence=self._confidence(proposal.confidence).cpu().numpy(),
-        )
+        return proposal.token_ids, self._confidence(proposal.confidence)
 
     def _keep(self, slots: Int64, kept: list[Proposed]) -> None:
         self._places = {slot: place for place, slot in enumerate(slots.tolist())}
         self._logprobs = torch.stack([one.logprobs for one in kept], 1) if self._places else None
 
     def _confidence(self, raw: Tensor) -> Tensor:
-        temperatures = torch.tensor(self.temperatures, dtype=torch.float32, device=raw.device)
+        temperatures = on_device(np.array(self.temperatures), raw.device, torch.float32)
         scaled = raw / temperatures[: raw.shape[1]]
         return scaled.clamp(-_MOST_LOGIT, _MOST_LOGIT).sigmoid()
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.pools.token_ids.device, torch.int64)
+        return on_device(array, self.pools.token_ids.device, torch.int64)

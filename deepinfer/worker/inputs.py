@@ -1,15 +1,20 @@
-"""`StepPlan` -> index arrays: where every row's keys, values and neighbours lie. Numpy, no torch.
+"""`StepPlan` -> index tensors: where every row's keys, values and neighbours lie.
 
 All of the paging is arithmetic on positions, done here once a step for all layers: every layer of
-one ratio shares the same indices.
+one ratio shares the same indices. Shapes are decided on the host. Positions may be known on the
+device only, where the step before is still to tell how many drafts it accepted: what depends on
+them is computed there, and nothing waits for it.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS
 from deepinfer.config.model import ModelConfig
+from deepinfer.sampling.arrays import on_device
 from deepinfer.step import Int64, StepPlan
 
 # A sequence with at most this many rows shares its index-score product with others like it; a
@@ -21,73 +26,91 @@ _FOLDED_ROWS = 8
 class EntryIndex:
     """Entries of one ratio, as in `Batch`. write: int64 [E], where new ones are stored."""
 
-    members: Int64
-    positions: Int64
-    write: Int64
-    table: Int64
-    num_visible: Int64
+    members: Tensor
+    positions: Tensor
+    write: Tensor
+    table: Tensor
+    num_visible: Tensor
 
 
 @dataclass(frozen=True)
 class StepIndex:
-    """All indices of one step; see `Batch` for those that have its names.
+    """All indices of one step, int64; see `Batch` for those that have its names.
 
-    history: int64 [B * (W - 1)], ring rows of the positions before each sequence's first row, or
-        None when every sequence is short enough for its rows to be written to the ring first and
-        read there.
+    history: [B * (W - 1)], ring rows of the positions before each sequence's first row, or None
+        when every sequence is short enough for its rows to be written to the ring first and read
+        there.
     decoder_window_index: the same object as window_index in a step that hides nothing.
-    window_rows, window_write: int64 [n], which rows go to the ring, and where.
-    slack_rows, slack_write: int64 [n], the same for what is kept per slot for SLACK_ROWS positions.
-    slack_read: int64 [B], where the position before each sequence's first row is kept.
-    lookback: int64 [T, n], rows of cat(token ids, kept token ids); -1 before the start.
+    window_rows, window_write: [n], which rows go to the ring, and where.
+    slack_rows, slack_write: [n], the same for what is kept per slot for SLACK_ROWS positions.
+    slack_read: [B], where the position before each sequence's first row is kept.
+    lookback: [T, n], rows of cat(token ids, kept token ids); -1 before the start.
     """
 
-    positions: Int64
-    sequence_ids: Int64
-    groups: tuple[Int64, ...]
-    window_index: Int64
-    decoder_window_index: Int64
-    history: Int64 | None
-    window_rows: Int64
-    window_write: Int64
-    slack_rows: Int64
-    slack_write: Int64
-    slack_read: Int64
-    lookback: Int64
+    positions: Tensor
+    sequence_ids: Tensor
+    groups: tuple[Tensor, ...]
+    window_index: Tensor
+    decoder_window_index: Tensor
+    history: Tensor | None
+    window_rows: Tensor
+    window_write: Tensor
+    slack_rows: Tensor
+    slack_write: Tensor
+    slack_read: Tensor
+    lookback: Tensor
     entries: dict[int, EntryIndex]
 
 
-def index_step(config: ModelConfig, plan: StepPlan) -> StepIndex:
-    """Positions of the plan's rows -> indices into the pools."""
-    counts = plan.num_rows.astype(np.int64)
-    starts = plan.num_computed.astype(np.int64)
-    slots = plan.slot_ids.astype(np.int64)
-    sequence = np.repeat(np.arange(len(counts)), counts)
-    first_row = np.cumsum(counts) - counts
-    place = np.arange(counts.sum()) - first_row[sequence]
-    position = starts[sequence] + place
-    rows = _Rows(counts, starts, slots, sequence, first_row, place, position)
+@dataclass(frozen=True)
+class Starts:
+    """Positions of the first rows of B sequences.
 
+    exact: int64 [B] on the device. least, most: int64 [B] on the host, equal where all is known.
+    """
+
+    exact: Tensor
+    least: Int64
+    most: Int64
+
+
+def known_starts(plan: StepPlan, device: str = "cpu") -> Starts:
+    """Those of a plan that follows nothing."""
+    least = plan.num_computed.astype(np.int64)
+    return Starts(on_device(least, device), least, least)
+
+
+def index_step(
+    config: ModelConfig, plan: StepPlan, starts: Starts | None = None, spare_block: int = 0
+) -> StepIndex:
+    """Positions of the plan's rows -> indices into the pools.
+
+    starts: None for `known_starts` on the CPU. spare_block: where entries are written of which it
+    turns out on the device that they are not complete; no sequence has it.
+    """
+    starts = starts or known_starts(plan)
+    rows = _rows(plan, starts)
     ring = config.sliding_window + SLACK_ROWS
     window_index, history = _window(rows, config.sliding_window, ring)
-    decoder_starts = plan.decoder_starts.astype(np.int64)
-    window_rows = np.flatnonzero(place >= counts[sequence] - ring)
-    slack_rows = np.flatnonzero(place >= counts[sequence] - SLACK_ROWS)
+    window_rows = np.flatnonzero(rows.place >= rows.counts[rows.sequence] - ring)
+    slack_rows = np.flatnonzero(rows.place >= rows.counts[rows.sequence] - SLACK_ROWS)
+    at_window, at_slack = rows.tensor(window_rows), rows.tensor(slack_rows)
+    slot_of_row = rows.slots[rows.of_row]
     return StepIndex(
-        positions=position,
-        sequence_ids=sequence,
+        positions=rows.position,
+        sequence_ids=rows.of_row,
         groups=_groups(rows),
         window_index=window_index,
-        decoder_window_index=_decoder_window(rows, window_index, decoder_starts),
+        decoder_window_index=_decoder_window(rows, window_index, plan),
         history=history,
-        window_rows=window_rows,
-        window_write=_in_ring(slots[sequence], position, ring)[window_rows],
-        slack_rows=slack_rows,
-        slack_write=_in_ring(slots[sequence], position, SLACK_ROWS)[slack_rows],
-        slack_read=_in_ring(slots, starts - 1, SLACK_ROWS),
+        window_rows=at_window,
+        window_write=_in_ring(slot_of_row, rows.position, ring)[at_window],
+        slack_rows=at_slack,
+        slack_write=_in_ring(slot_of_row, rows.position, SLACK_ROWS)[at_slack],
+        slack_read=_in_ring(rows.slots, starts.exact - 1, SLACK_ROWS),
         lookback=_lookback(rows, config.engram_max_ngram_size),
         entries={
-            ratio: _entries(rows, plan.block_tables.astype(np.int64), ratio)
+            ratio: _entries(rows, plan.block_tables.astype(np.int64), ratio, spare_block)
             for ratio in sorted(set(config.compress_ratios) - {0})
         },
     )
@@ -95,88 +118,131 @@ def index_step(config: ModelConfig, plan: StepPlan) -> StepIndex:
 
 @dataclass(frozen=True)
 class _Rows:
-    """[B]: counts, starts, slots, first_row. [T]: sequence, place, position."""
+    """On the host: [B] counts, first_row; [T] sequence, place. On the device: [B] slots;
+    [T] of_row (the sequence), at (place), first_of (the sequence's first row), position.
+    """
 
+    starts: Starts
     counts: Int64
-    starts: Int64
-    slots: Int64
-    sequence: Int64
     first_row: Int64
+    sequence: Int64
     place: Int64
-    position: Int64
+    slots: Tensor
+    of_row: Tensor
+    at: Tensor
+    first_of: Tensor
+    position: Tensor
+
+    def tensor(self, array: Int64) -> Tensor:
+        return on_device(array, self.position.device)
 
 
-def _in_ring(slot: Int64, position: Int64, ring: int) -> Int64:
+def _rows(plan: StepPlan, starts: Starts) -> _Rows:
+    device = starts.exact.device
+    counts = plan.num_rows.astype(np.int64)
+    sequence = np.repeat(np.arange(len(counts)), counts)
+    first_row = np.cumsum(counts) - counts
+    place = np.arange(counts.sum()) - first_row[sequence]
+    of_row, at = on_device(sequence, device), on_device(place, device)
+    return _Rows(
+        starts=starts,
+        counts=counts,
+        first_row=first_row,
+        sequence=sequence,
+        place=place,
+        slots=on_device(plan.slot_ids, device, torch.int64),
+        of_row=of_row,
+        at=at,
+        first_of=on_device(first_row[sequence], device),
+        position=starts.exact[of_row] + at,
+    )
+
+
+def _in_ring(slot: Tensor, position: Tensor, ring: int) -> Tensor:
     return slot * ring + position % ring
 
 
-def _window(rows: _Rows, window: int, ring: int) -> tuple[Int64, Int64 | None]:
+def _window(rows: _Rows, window: int, ring: int) -> tuple[Tensor, Tensor | None]:
     """`Batch.window_index` [T, W], oldest position first, and the history that it needs, if any."""
-    seen = rows.position[:, None] + np.arange(1 - window, 1)
-    sequence = rows.sequence[:, None]
+    device = rows.position.device
+    seen = rows.position[:, None] + torch.arange(1 - window, 1, device=device)
     if rows.counts.max() <= ring - window + 1:
         # Writing so few rows cannot reach round the ring to a position that another one still sees.
-        index = _in_ring(rows.slots[sequence], seen, ring)
-        return np.where(seen < 0, -1, index), None
+        index = _in_ring(rows.slots[rows.of_row][:, None], seen, ring)
+        return torch.where(seen < 0, -1, index), None
     kept = window - 1
-    before = rows.starts[:, None] + np.arange(-kept, 0)
-    history = _in_ring(rows.slots[:, None], np.maximum(before, 0), ring).ravel()
-    back = seen - rows.starts[sequence]
-    index = np.where(
+    before = rows.starts.exact[:, None] + torch.arange(-kept, 0, device=device)
+    history = _in_ring(rows.slots[:, None], before.clamp_min(0), ring).flatten()
+    back = rows.at[:, None] + torch.arange(1 - window, 1, device=device)
+    index = torch.where(
         back >= 0,
-        len(history) + rows.first_row[sequence] + back,
-        sequence * kept + kept + back,
+        len(history) + rows.first_of[:, None] + back,
+        rows.of_row[:, None] * kept + kept + back,
     )
-    return np.where(seen < 0, -1, index), history
+    return torch.where(seen < 0, -1, index), history
 
 
-def _decoder_window(rows: _Rows, window_index: Int64, decoder_starts: Int64) -> Int64:
+def _decoder_window(rows: _Rows, window_index: Tensor, plan: StepPlan) -> Tensor:
     """`Batch.decoder_window_index` [T, W]: nothing of positions before its sequence's start."""
     window = window_index.shape[1]
-    if (np.maximum(rows.starts - window + 1, 0) >= decoder_starts).all():
+    if (np.maximum(rows.starts.least - window + 1, 0) >= plan.decoder_starts).all():
         return window_index  # every generated token ends here
-    seen = rows.position[:, None] + np.arange(1 - window, 1)
-    return np.where(seen < decoder_starts[rows.sequence][:, None], -1, window_index)
+    seen = rows.position[:, None] + torch.arange(1 - window, 1, device=window_index.device)
+    hidden_before = rows.tensor(plan.decoder_starts.astype(np.int64))[rows.of_row]
+    return torch.where(seen < hidden_before[:, None], -1, window_index)
 
 
-def _lookback(rows: _Rows, ngram_size: int) -> Int64:
-    wanted = rows.position[:, None] - np.arange(ngram_size)
-    back = rows.place[:, None] - np.arange(ngram_size)
-    row = rows.first_row[rows.sequence][:, None] + back
-    kept = len(rows.position) + _in_ring(rows.slots[rows.sequence][:, None], wanted, SLACK_ROWS)
-    return np.where(wanted < 0, -1, np.where(back >= 0, row, kept))
+def _lookback(rows: _Rows, ngram_size: int) -> Tensor:
+    behind = torch.arange(ngram_size, device=rows.position.device)
+    wanted, back = rows.position[:, None] - behind, rows.at[:, None] - behind
+    row = rows.first_of[:, None] + back
+    kept = _in_ring(rows.slots[rows.of_row][:, None], wanted, SLACK_ROWS) + len(rows.position)
+    return torch.where(wanted < 0, -1, torch.where(back >= 0, row, kept))
 
 
-def _groups(rows: _Rows) -> tuple[Int64, ...]:
+def _groups(rows: _Rows) -> tuple[Tensor, ...]:
     """Rows of each sequence, [b, s], -1 for padding: short ones together, long ones alone."""
     short = np.flatnonzero(rows.counts <= _FOLDED_ROWS)
     groups = []
     if len(short):
         places = np.arange(rows.counts[short].max())
         folded = rows.first_row[short][:, None] + places
-        groups.append(np.where(places < rows.counts[short][:, None], folded, -1))
+        groups.append(rows.tensor(np.where(places < rows.counts[short][:, None], folded, -1)))
     for one in np.flatnonzero(rows.counts > _FOLDED_ROWS):
-        groups.append(rows.first_row[one] + np.arange(rows.counts[one])[None])
+        groups.append(rows.tensor(rows.first_row[one] + np.arange(rows.counts[one])[None]))
     return tuple(groups)
 
 
-def _entries(rows: _Rows, block_tables: Int64, ratio: int) -> EntryIndex:
+def _entries(rows: _Rows, block_tables: Int64, ratio: int, spare_block: int) -> EntryIndex:
     per_block = BLOCK_TOKENS // ratio
-    first, end = rows.starts // ratio, (rows.starts + rows.counts) // ratio
-    sequence = np.repeat(np.arange(len(first)), end - first)
-    entry = np.arange(len(sequence)) - np.repeat(np.cumsum(end - first) - end, end - first)
-    tokens = entry[:, None] * ratio + np.arange(ratio)
-    back = tokens - rows.starts[sequence][:, None]
+    least, most, counts = rows.starts.least, rows.starts.most, rows.counts
+    # Where the start is not known, as many as could be completed from anywhere.
+    known = (least + counts) // ratio - least // ratio
+    num_new = np.where(least == most, known, -(-counts // ratio))
+    sequence = np.repeat(np.arange(len(counts)), num_new)
+    number = np.arange(len(sequence)) - np.repeat(np.cumsum(num_new) - num_new, num_new)
+    of_entry = rows.tensor(sequence)
+    starts = rows.starts.exact[of_entry]
+    entry = starts // ratio + rows.tensor(number)
+    tokens = entry[:, None] * ratio + torch.arange(ratio, device=entry.device)
+    back = tokens - starts[:, None]
+    last = rows.tensor(counts[sequence] - 1)[:, None]
+    first_row = rows.tensor(rows.first_row[sequence])[:, None]
     # What was pooled of a token before this step is the row of its sequence in the kept part.
-    kept = len(rows.position) + sequence[:, None]
+    kept = len(rows.position) + of_entry[:, None]
     places = block_tables[:, :, None] * per_block + np.arange(per_block)
     # Whole blocks: the width then has no small values, for which a library sums in another order.
-    width = -(-end.max() // per_block) * per_block
-    table = np.maximum(places.reshape(len(first), -1)[:, :width], 0)
+    width = -(-((most + counts) // ratio).max() // per_block) * per_block
+    table = rows.tensor(np.maximum(places.reshape(len(counts), -1)[:, :width], 0))
+    write = table[of_entry, entry.clamp_max(table.shape[1] - 1)] if width else entry
+    if (least != most).any():
+        is_whole = back[:, -1:] <= last
+        write = torch.where(is_whole[:, 0], write, spare_block * per_block)
+        back = torch.minimum(back, last)
     return EntryIndex(
-        members=np.where(back >= 0, rows.first_row[sequence][:, None] + back, kept),
+        members=torch.where(back >= 0, first_row + back, kept),
         positions=entry * ratio,
-        write=table[sequence, entry],
+        write=write,
         table=table,
         num_visible=(rows.position + 1) // ratio,
     )

@@ -22,7 +22,8 @@ class Pools:
     draft_window: the same for the draft blocks, by their number.
     pending: float32 [num_slots, SLACK_ROWS, 2, C], values and scores, position p modulo SLACK_ROWS.
     token_ids: int32 [num_slots, SLACK_ROWS], the same way.
-    entries: [num_blocks, 128 / ratio, C]; keys: [num_blocks, 128 / ratio, Ci].
+    entries: [num_blocks + 1, 128 / ratio, C]; keys: [num_blocks + 1, 128 / ratio, Ci]. The last
+        block is no sequence's: see `index_step`.
     """
 
     window: dict[int, Tensor]
@@ -31,6 +32,11 @@ class Pools:
     token_ids: Tensor
     entries: dict[int, Tensor]
     keys: dict[int, Tensor]
+
+    @property
+    def spare_block(self) -> int:
+        """The block that is no sequence's."""
+        return len(next(iter(self.entries.values()))) - 1 if self.entries else 0
 
 
 def make_pools(
@@ -60,9 +66,10 @@ def make_pools(
             if plan.owns_kv and plan.ratio > 1
         },
         token_ids=zeros(num_slots, SLACK_ROWS, kept_as=torch.int32),
-        entries={layer: zeros(num_blocks, rows, head) for layer, rows in sources.items()},
+        entries={layer: zeros(num_blocks + 1, rows, head) for layer, rows in sources.items()},
         keys={
-            layer: zeros(num_blocks, rows, config.index_head_dim) for layer, rows in sources.items()
+            layer: zeros(num_blocks + 1, rows, config.index_head_dim)
+            for layer, rows in sources.items()
         },
     )
 

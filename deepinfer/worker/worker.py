@@ -2,35 +2,32 @@
 
 With a draft module it may then propose what could follow them (`DraftPlan`).
 
-Knows slots, blocks and rows; never hears of a request.
+Knows slots, blocks and rows; never hears of a request. Nothing here waits for the device but the
+functions that are returned to fetch results.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from deepinfer.model.batch import Batch, EntryRows
 from deepinfer.model.network import Hidden, Network
-from deepinfer.sampling.logprobs import join_scores, score
+from deepinfer.sampling.arrays import fetch, on_device
+from deepinfer.sampling.logprobs import Scored, join_scores, score
 from deepinfer.sampling.sample import sample
-from deepinfer.step import (
-    DraftPlan,
-    Drafts,
-    Int32,
-    Int64,
-    SamplePlan,
-    Scores,
-    StepPlan,
-    StepResult,
-)
-from deepinfer.worker.drafter import Drafter, Sampled
+from deepinfer.step import DraftPlan, Drafts, Int32, SamplePlan, Scores, StepPlan, StepResult
+from deepinfer.worker.drafter import Drafter
+from deepinfer.worker.follow import Proposed, Sampled, follow, take_sample
 from deepinfer.worker.inputs import StepIndex, index_step
 from deepinfer.worker.pools import PagedStore, Pools, StoreIndex
 
 # Prompt rows whose logits are looked at together: [rows, vocabulary] float32 is the largest tensor
 # of a step.
 _SCORE_ROWS = 128
+_NUM_SCORES = len(Scored._fields)
 
 
 @dataclass(frozen=True)
@@ -55,15 +52,19 @@ class Worker:
         self.network, self.pools, self.device = network, pools, device
         self.drafter = drafter
         self._launched: _Launched | None = None
+        # Of the step that was sampled last.
         self._sampled: Sampled | None = None
+        self._proposed: Proposed | None = None
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
         """Run the plan's rows through all layers; their keys and values are stored."""
         assert self._launched is None  # its tokens were never drawn
-        self._sampled = None
-        index = index_step(self.network.setup.config, plan)
-        batch = self._batch(plan, index)
+        starts, token_ids = follow(plan, self._sampled, self._proposed, self.device)
+        index = index_step(
+            self.network.setup.config, plan, starts, spare_block=self.pools.spare_block
+        )
+        batch = self._batch(token_ids, index)
         store_index = self._store_index(index)
         hidden = self.network.run(batch, PagedStore(self.pools, store_index))
         if self.drafter is not None:
@@ -74,29 +75,55 @@ class Worker:
         self._launched = _Launched(plan, hidden)
 
     def lose_step(self) -> None:
-        """Forget a launched step whose tokens will not be drawn."""
-        self._launched = None
+        """Forget launched and sampled steps: no later plan follows one of them."""
+        self._launched = self._sampled = self._proposed = None
+
+    def sample(self, plan: SamplePlan) -> StepResult:
+        """`start_sample`, and wait for it."""
+        return self.start_sample(plan)()
+
+    def draft(self, plan: DraftPlan) -> Drafts:
+        """`start_draft`, and wait for it."""
+        return self.start_draft(plan)()
 
     @torch.inference_mode()
-    def sample(self, plan: SamplePlan) -> StepResult:
+    def start_sample(self, plan: SamplePlan) -> Callable[[], StepResult]:
         """Draw the tokens of the launched step's sample rows, and look at its score rows."""
         assert self._launched is not None
         launched, self._launched = self._launched, None
         final = launched.hidden.final
         logits = self.network.head(final[self._tensor(launched.plan.sample_rows)])
-        proposed = None if self.drafter is None else self.drafter.proposed(launched.plan, plan)
-        token_ids, bad_rows, logprobs = sample(logits, plan, proposed)
-        self._sampled = Sampled(launched.plan, plan, self._tensor(token_ids))
-        return StepResult(token_ids, bad_rows, logprobs, self._prompt_scores(launched.plan, final))
+        logprobs_of = None if self.drafter is None else self.drafter.proposed(launched.plan, plan)
+        drawn = sample(logits, plan, logprobs_of)
+        self._sampled = take_sample(launched.plan, plan, drawn.token_ids)
+        self._proposed = None
+        prompt_scores = self._prompt_scores(launched.plan, final)
+        results = [drawn.token_ids.to(torch.int32), drawn.bad_rows]
+        for scores in (drawn.logprobs, prompt_scores):
+            results += scores or ()
+        wait = fetch(results)
+
+        def result() -> StepResult:
+            token_ids, bad_rows, *scores = wait()
+            logprobs = Scores(*scores[:_NUM_SCORES]) if drawn.logprobs else None
+            of_prompt = Scores(*scores[-_NUM_SCORES:]) if prompt_scores else None
+            return StepResult(token_ids, bad_rows, logprobs, of_prompt)
+
+        return result
 
     @torch.inference_mode()
-    def draft(self, plan: DraftPlan) -> Drafts:
+    def start_draft(self, plan: DraftPlan) -> Callable[[], Drafts]:
         """Propose what may follow tokens of the step that was sampled last."""
         assert self.drafter is not None
         assert self._sampled is not None
-        return self.drafter.propose(self._sampled, plan)
+        token_ids, confidence = self.drafter.propose(self._sampled, plan)
+        rows = np.full(len(self._sampled.first_rows), -1, np.int64)
+        rows[plan.sequences] = np.arange(len(plan.sequences))
+        self._proposed = Proposed(rows, token_ids)
+        wait = fetch([token_ids.to(torch.int32), confidence])
+        return lambda: Drafts(*wait())
 
-    def _prompt_scores(self, plan: StepPlan, final: Tensor) -> Scores | None:
+    def _prompt_scores(self, plan: StepPlan, final: Tensor) -> Scored | None:
         if not len(plan.score_rows):
             return None
         rows, ids = self._tensor(plan.score_rows), self._tensor(plan.score_ids)
@@ -108,52 +135,44 @@ class Worker:
         ]
         return join_scores(parts)
 
-    def _batch(self, plan: StepPlan, index: StepIndex) -> Batch:
-        token_ids = self._tensor(plan.token_ids)
+    def _batch(self, token_ids: Tensor, index: StepIndex) -> Batch:
         kept_ids = self.pools.token_ids.flatten()
         kept = torch.cat((token_ids, kept_ids.to(token_ids.dtype)))
-        at = self._tensor(index.lookback)
-        lookback = kept[at.clamp_min(0)].masked_fill(at < 0, -1)
-        kept_ids.index_copy_(
-            0,
-            self._tensor(index.slack_write),
-            token_ids[self._tensor(index.slack_rows)].to(kept_ids.dtype),
-        )
-        window_index = decoder_window_index = self._tensor(index.window_index)
-        if index.decoder_window_index is not index.window_index:
-            decoder_window_index = self._tensor(index.decoder_window_index)
+        lookback = kept[index.lookback.clamp_min(0)].masked_fill(index.lookback < 0, -1)
+        kept_ids.index_copy_(0, index.slack_write, token_ids[index.slack_rows].to(kept_ids.dtype))
         return Batch(
             token_ids=token_ids,
-            positions=self._tensor(index.positions),
+            positions=index.positions,
             lookback=lookback,
-            sequence_ids=self._tensor(index.sequence_ids),
-            groups=tuple(self._tensor(rows) for rows in index.groups),
-            window_index=window_index,
-            decoder_window_index=decoder_window_index,
+            sequence_ids=index.sequence_ids,
+            groups=index.groups,
+            window_index=index.window_index,
+            decoder_window_index=index.decoder_window_index,
             entries={
                 ratio: EntryRows(
-                    members=self._tensor(rows.members),
-                    positions=self._tensor(rows.positions),
-                    table=self._tensor(rows.table),
-                    num_visible=self._tensor(rows.num_visible),
+                    members=rows.members,
+                    positions=rows.positions,
+                    table=rows.table,
+                    num_visible=rows.num_visible,
                 )
                 for ratio, rows in index.entries.items()
             },
         )
 
     def _store_index(self, index: StepIndex) -> StoreIndex:
-        written = {ratio: self._tensor(rows.write) for ratio, rows in index.entries.items()}
         return StoreIndex(
-            history=None if index.history is None else self._tensor(index.history),
-            window_rows=self._tensor(index.window_rows),
-            window_write=self._tensor(index.window_write),
-            slack_rows=self._tensor(index.slack_rows),
-            slack_write=self._tensor(index.slack_write),
-            slack_read=self._tensor(index.slack_read),
+            history=index.history,
+            window_rows=index.window_rows,
+            window_write=index.window_write,
+            slack_rows=index.slack_rows,
+            slack_write=index.slack_write,
+            slack_read=index.slack_read,
             entry_write={
-                plan.layer_id: written[plan.ratio] for plan in self.network.plans if plan.owns_kv
+                plan.layer_id: index.entries[plan.ratio].write
+                for plan in self.network.plans
+                if plan.owns_kv
             },
         )
 
-    def _tensor(self, array: Int32 | Int64) -> Tensor:
-        return torch.from_numpy(array).to(self.device, torch.int64)
+    def _tensor(self, array: Int32) -> Tensor:
+        return on_device(array, self.device, torch.int64)

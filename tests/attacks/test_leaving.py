@@ -46,7 +46,7 @@ def interrupted_at(call: int, function: Callable[..., Any]) -> Callable[..., Any
     return wrapped
 
 
-@pytest.mark.parametrize("place", ["run", "head", "submit", "sample", "add"])
+@pytest.mark.parametrize("place", ["run", "head", "submit", "start_sample", "add"])
 def test_interrupt(place: str, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """K04: after an interrupt requests run on, keep their memory, or nothing runs any more."""
     engine = llm._requests.model.engine
@@ -54,7 +54,7 @@ def test_interrupt(place: str, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Non
         "run": engine.worker.network,
         "head": engine.worker.network.head,
         "submit": engine,
-        "sample": engine.worker,
+        "start_sample": engine.worker,
         "add": engine.scheduler,
     }[place]
     name = {"head": "op"}.get(place, place)

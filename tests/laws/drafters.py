@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +14,18 @@ from deepinfer.outputs import RequestOutput
 from deepinfer.scheduler.request import Request
 from deepinfer.step import DraftPlan
 from deepinfer.step import Drafts as Proposals
+from deepinfer.worker.follow import Proposed
 from tests.laws.engines import Drafts, make_engine
 
+class Place(NamedTuple):
+    """A request as far as a script knows it: drafts follow so many output tokens."""
+
+    request_id: tuple[str, int]
+    num_output: int
+
+
 # What follows the request's tokens, and how sure the drafter is: n tokens, n confidences.
-Script = Callable[[Request, int], tuple[Sequence[int], Sequence[float]]]
+Script = Callable[[Place, int], tuple[Sequence[int], Sequence[float]]]
 # The output of each continuation of each request without drafts.
 Answers = dict[tuple[str, int], list[int]]
 
@@ -24,11 +33,17 @@ Answers = dict[tuple[str, int], list[int]]
 def play(engine: Engine, script: Script) -> Engine:
     """Let the script draft for the engine."""
     worker: Any = engine.worker
+    lane: Any = engine.lane
 
-    def draft(plan: DraftPlan) -> Proposals:
-        by_slot = {request.slot_id: request for request in engine.scheduler.running}
-        slots = worker._sampled.plan.slot_ids[plan.sequences].tolist()
-        found = [script(by_slot[slot], plan.num_drafts) for slot in slots]
+    def propose(plan: DraftPlan, by_slot: dict[int, Request]) -> Callable[[], Proposals]:
+        sampled = worker._sampled
+        slots = sampled.slots(plan.sequences).tolist()
+        anchors = sampled.sample_plan.positions[sampled.first_rows] + sampled.num_accepted.numpy()
+        found = []
+        for slot, anchor in zip(slots, anchors[plan.sequences].tolist(), strict=True):
+            request = by_slot[slot]
+            place = Place(request.request_id, anchor + 1 - request.num_prompt)
+            found.append(script(place, plan.num_drafts))
         token_ids = np.array([ids for ids, _ in found], np.int32)
         assert token_ids.shape == (len(slots), plan.num_drafts)
         # To `rejection` they are drafts that could not have been others.
@@ -37,16 +52,25 @@ def play(engine: Engine, script: Script) -> Engine:
         logprobs.scatter_(-1, torch.tensor(token_ids).long()[..., None], 0.0)
         worker.drafter._places = {slot: place for place, slot in enumerate(slots)}
         worker.drafter._logprobs = logprobs
-        return Proposals(token_ids, np.array([sure for _, sure in found], np.float32))
+        rows = np.full(len(sampled.first_rows), -1, np.int64)
+        rows[plan.sequences] = np.arange(len(slots))
+        worker._proposed = Proposed(rows, torch.tensor(token_ids).long())
+        sure = np.array([sure for _, sure in found], np.float32)
+        return lambda: Proposals(token_ids, sure)
 
-    worker.draft = draft
+    def draft(plan: DraftPlan) -> Any:
+        # Whose slots they are is known now; the lane may come to it later.
+        by_slot = {request.slot_id: request for request in engine.scheduler.running}
+        return lane._call(partial(propose, plan, by_slot))
+
+    lane.draft = draft
     return engine
 
 
 def perfect(answers: Answers) -> Script:
     """Knows what will be said. Beyond the end it says 7."""
 
-    def script(request: Request, num: int) -> tuple[Sequence[int], Sequence[float]]:
+    def script(request: Place, num: int) -> tuple[Sequence[int], Sequence[float]]:
         rest = answers[request.request_id][request.num_output :]
         return [*rest, *[7] * num][:num], [0.99] * num
 
@@ -57,7 +81,7 @@ def wrong(answers: Answers) -> Script:
     """Never says what will be said."""
     right = perfect(answers)
 
-    def script(request: Request, num: int) -> tuple[Sequence[int], Sequence[float]]:
+    def script(request: Place, num: int) -> tuple[Sequence[int], Sequence[float]]:
         return [(token_id + 1) % 500 for token_id in right(request, num)[0]], [0.9] * num
 
     return script
@@ -67,7 +91,7 @@ def coin(answers: Answers, seed: int = 0) -> Script:
     """Says what will be said, or anything else, with a chance of its own for each request."""
     right, rng = perfect(answers), random.Random(seed)
 
-    def script(request: Request, num: int) -> tuple[Sequence[int], Sequence[float]]:
+    def script(request: Place, num: int) -> tuple[Sequence[int], Sequence[float]]:
         chance = 0.5 + int(request.request_id[0]) % 5 / 10
         ids = [
             one if rng.random() < chance else rng.randrange(500) for one in right(request, num)[0]

@@ -61,6 +61,7 @@ def make_engine(
     keep_tokens: int | None = None,
     grammars: Grammars | None = None,
     drafts: Drafts = NO_DRAFTS,
+    is_ahead: bool = False,
 ) -> Engine:
     """An engine with nothing in it.
 
@@ -85,6 +86,7 @@ def make_engine(
         keep_tokens=keep_tokens,
         # Real times would make every run another one.
         drafting=Drafting(drafts.num_drafts, drafts.accept),
+        is_ahead=is_ahead,
     )
 
 

@@ -66,7 +66,13 @@ def yielded(logits: Tensor, plan: Any, position: int, drafted: drafts.Drafted, w
     draft_ids = np.where(which, drafted.token_ids.numpy(), -1).astype(np.int32)
     at = np.full(len(logits), position, np.int64)
     plan = replace(plan, positions=at, draft_ids=draft_ids)
-    return sample(logits, plan, drafted.proposed).token_ids
+    return sample(logits, plan, drafted.proposed).token_ids.numpy()
+
+
+def drafted_by(logits: Tensor, plan: Any, i: int) -> drafts.Drafted:
+    """Draft i of each row of the plan."""
+    anchors = torch.from_numpy(plan.positions)
+    return drafts.draft_tokens(logits, plan, np.arange(len(logits)), anchors, i)
 
 
 def one_token(
@@ -75,7 +81,7 @@ def one_token(
     """Tokens [count], the drafts that they verified [count], the distribution wanted [V]."""
     plan = plan_of(count, is_rejection=is_rejection, **options)
     logits = TARGET.expand(count, -1)
-    drafted = drafts.draft_tokens(draft_logits.expand(count, -1), plan, np.arange(count), 0)
+    drafted = drafted_by(draft_logits.expand(count, -1), plan, 0)
     numbers = (n[:1] for n in (plan.temperature, plan.top_k, plan.top_p, plan.min_p))
     kept = temper_and_filter(adjust_logits(TARGET[None], plan_of(1, **options)), *numbers)
     tokens = yielded(logits, plan, ANCHOR + 1, drafted, np.full(count, True))
@@ -207,16 +213,16 @@ def two_tokens(count: int, is_rejection: bool, verified: Verified) -> tuple[np.n
     A block of two drafts; if it does not yield two tokens, a second block of one, which is verified
     or not by what the first block had there.
     """
-    plan, rows = plan_of(count, is_rejection=is_rejection), np.arange(count)
-    one = drafts.draft_tokens(DRAFT_FIRST.expand(count, -1), plan, rows, 0)
-    two = drafts.draft_tokens(DRAFT_SECOND[one.token_ids], plan, rows, 1)
+    plan = plan_of(count, is_rejection=is_rejection)
+    one = drafted_by(DRAFT_FIRST.expand(count, -1), plan, 0)
+    two = drafted_by(DRAFT_SECOND[one.token_ids], plan, 1)
     d1, d2 = one.token_ids.numpy(), two.token_ids.numpy()
     of_1 = verified(0, np.zeros(count), d1)
     of_2 = of_1 & verified(1, d1, d2)
     first = yielded(FIRST.expand(count, -1), plan, ANCHOR + 1, one, of_1)
     second = yielded(SECOND[d1], plan, ANCHOR + 2, two, of_2)
     later = replace(plan, positions=plan.positions + 1)
-    again = drafts.draft_tokens(DRAFT_SECOND[first], later, rows, 0)
+    again = drafted_by(DRAFT_SECOND[first], later, 0)
     last = yielded(SECOND[first], plan, ANCHOR + 2, again, d2 == 0)
     found = SMALL * first + np.where(of_1 & (first == d1), second, last)
     none = np.full(count, False)

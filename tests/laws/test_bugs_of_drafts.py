@@ -15,6 +15,7 @@ from deepinfer.scheduler.request import Request
 from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tests.laws.drafters import (
     SCRIPTS,
+    Place,
     Script,
     answers_of,
     coin,
@@ -175,7 +176,7 @@ def test_c06_caches_as_without_drafts(network: Network, tokenizer: Tokenizer, pl
         answer = run_jobs(make_engine(network), tokenizer, [job])
         right = perfect(answers_of(answer))
 
-        def script(request: Request, num: int, right: Script = right) -> Any:
+        def script(request: Place, num: int, right: Script = right) -> Any:
             ids = list(right(request, num)[0])
             ids[place] = (ids[place] + 1) % 500
             return ids, [0.9] * num

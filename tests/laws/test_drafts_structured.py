@@ -10,8 +10,7 @@ from jsonschema import validate
 
 from deepinfer import LLM, SamplingParams
 from deepinfer.engine.steering import GrammarState
-from deepinfer.scheduler.request import Request
-from tests.laws.drafters import SCRIPTS, Script, answers_of, perfect, play
+from tests.laws.drafters import SCRIPTS, Place, Script, answers_of, perfect, play
 
 FIELDS = {
     "type": "object",
@@ -101,7 +100,7 @@ def test_e02_the_thoughts_end_inside_a_block(make: Make, offset: int) -> None:
     block = [*thoughts, end, *free * 2][:5]
     right = perfect(answers_of(expected))
 
-    def script(request: Request, num: int) -> Any:
+    def script(request: Place, num: int) -> Any:
         return (block if request.num_output == 1 else right(request, num)[0]), [0.9] * num
 
     llm = make(5, script)
@@ -146,7 +145,7 @@ def test_e05_the_end_inside_a_block(
 
     monkeypatch.setattr(GrammarState, "mask", checked)
 
-    def script(request: Request, num: int) -> Any:
+    def script(request: Place, num: int) -> Any:
         ids = list(right(request, num)[0])
         ids[offset] = eos
         return ids, [0.9] * num

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -10,13 +10,15 @@ from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.layout import BLOCK_TOKENS, blocks_for
 from deepinfer.cache.slots import SlotPool
 from deepinfer.scheduler.config import SchedulerConfig
-from deepinfer.scheduler.draft_schedule import survival_rates
-from deepinfer.scheduler.plan import Scheduled, make_plan
+from deepinfer.scheduler.plan import Scheduled
 from deepinfer.scheduler.request import Limits, Request, State
 from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.scheduler.step_time import StepTime
+from deepinfer.scheduler.update import Progress
 from deepinfer.scheduler.verify_lengths import VerifyLengths
+from deepinfer.step import StepPlan
 from tests.sim.fake_device import START, VOCAB_SIZE, FakeDevice, advance, next_token
+from tests.sim.loop import Interrupted, Loop, Watcher
 
 EOS = 0
 BAD = 13  # the row that would draw it is not finite
@@ -28,14 +30,20 @@ class Watch:
 
     request: Request
     last_step: int
-    received: list[int]
+    received: list[int] = field(default_factory=list)
+    scored: list[int] = field(default_factory=list)
+    is_stopped: bool = False  # the text layer has seen a stop text
 
 
-class World:
-    """One random run. `tight` pools hold little more than the longest request."""
+class World(Watcher):
+    """One random run. `tight` pools hold little more than the longest request.
 
-    def __init__(self, seed: int, *, tight: bool = True) -> None:
+    ahead: the chance that the next step is planned before the tokens of this one are known.
+    """
+
+    def __init__(self, seed: int, *, tight: bool = True, ahead: float = 0.0) -> None:
         self.rng = rng = random.Random(seed)
+        self.ahead = ahead
         max_num_seqs = rng.randrange(2, 9)
         max_model_len = rng.randrange(150, 700)
         budget = max_num_seqs + rng.choice([0, 1, 7, 60, 300])
@@ -44,26 +52,35 @@ class World:
         self.blocks = BlockPool(num_blocks + (rng.randint(0, max_num_seqs) if tight else 0))
         self.slots = SlotPool(max_num_seqs)
         self.growing = rng.random() < 0.5  # short prompts, long outputs: many preemptions
-        self.num_drafts = rng.choice([0, 1, 3, 5])
         curve = {1: 5.0, 100: rng.choice([5.0, 30.0, 300.0])}
         lengths = VerifyLengths(
             self.config,
-            rng.choice(["fixed", "confidence"]),
+            rng.choice(["fixed", "fixed", "confidence"]),
             StepTime(curve, graphs=rng.random() < 0.5),
         )
         self.scheduler = Scheduler(self.config, self.blocks, self.slots, lengths)
-        self.device = FakeDevice(self.blocks.num_blocks, max_num_seqs)
+        self.device = FakeDevice(self.blocks.num_blocks, max_num_seqs, seed)
+        self.loop = Loop(
+            self.scheduler,
+            self.device,
+            self,
+            num_drafts=rng.choice([0, 1, 3, 5]),
+            asked=0.9,
+            bad_id=BAD,
+            seed=seed,
+        )
         self.watches: dict[int | str, Watch] = {}
         self.ends: Counter[str | None] = Counter()
-        self.num_steps = self.num_added = self.num_rows = self.num_tokens = 0
-        self.num_verified = self.num_accepted = 0
+        self.counts: Counter[str] = Counter()
+        self.num_steps = self.num_added = 0
+        self.checks = False
 
     def run(self, num_steps: int, check_every: int) -> None:
         """So many steps, then no more arrivals until all is done; everything must be back."""
         while self.num_steps < num_steps:
             self._arrivals()
             self.step(check=self.num_steps % check_every == 0)
-        while self.scheduler.has_work:
+        while self.loop.has_work:
             self.step(check=self.num_steps % check_every == 0)
         assert not self.watches
         assert self.blocks.num_free == self.blocks.num_blocks
@@ -71,37 +88,60 @@ class World:
         assert (self.scheduler.memory.tables == -1).all()
 
     def step(self, *, check: bool) -> None:
-        """schedule, run, update, with aborts in every gap."""
+        """One step of the loop, with aborts, stop texts and interrupts in every gap."""
         self.num_steps += 1
+        self.checks = check
         self._abort_somebody(0.01)
-        scheduled = self.scheduler.schedule()
-        if scheduled is None:
-            return
-        self._check_rows(scheduled)
-        plan = make_plan(scheduled)
-        if check:
-            self._check_owners()
-        token_ids = self.device.run(plan)
-        self._abort_somebody(0.01)
-        progress = self.scheduler.update(scheduled, token_ids, token_ids == BAD)
-        for request, token_id, reason, _, is_draft in progress:
-            watch = self.watches.get(request.request_id)
-            if watch is None:
-                continue  # a stop text, and drafts behind it
-            self.num_accepted += is_draft
-            if token_id is not None:
-                watch.received.append(token_id)
-            if reason is not None:
-                self._ended(watch)
-            elif self.rng.random() < 0.002:  # the text layer sees a stop text
-                self.scheduler.finish(request.request_id, "stop")
-                self._ended(watch)
-        for request in {id(one.request): one.request for one in progress}.values():
-            self._propose(request)
+        num_lost = self.loop.num_lost
+        self.loop.step(is_ahead=self.rng.random() < self.ahead)
+        if self.loop.num_lost > num_lost:
+            self._all_again()
+        for watch in [one for one in self.watches.values() if one.is_stopped]:
+            assert self.scheduler.finish(watch.request.request_id, "stop")
+            self._ended(watch)
         if check:
             self._check_stored()
             late = [w for w in self.watches.values() if w.last_step < self.num_steps]
             assert not late, "somebody waits longer than the bound"
+
+    def gap(self) -> None:
+        self._abort_somebody(0.01)
+        if self.rng.random() < 0.001:
+            raise Interrupted
+
+    def news(self, progress: list[Progress]) -> None:
+        for request, token_id, reason, _, is_draft in progress:
+            watch = self.watches.get(request.request_id)
+            if watch is None:
+                continue  # a stop text, and drafts behind it
+            assert watch.request is request
+            if not watch.is_stopped:
+                self.counts["accepted"] += is_draft
+                if token_id is not None:
+                    watch.received.append(token_id)
+                watch.is_stopped = reason is None and self.rng.random() < 0.002
+            if reason is not None:
+                self._ended(watch)
+            elif watch.is_stopped and self.rng.random() < 0.5:  # else when the step is over
+                self.scheduler.finish(request.request_id, "stop")
+                self._ended(watch)
+
+    def scored(self, request: Request, positions: range) -> None:
+        watch = self.watches.get(request.request_id)
+        if watch is not None and watch.request is request:
+            watch.scored += positions
+
+    def planned(self, scheduled: Scheduled, plan: StepPlan, before: Scheduled | None) -> None:
+        self._check_rows(scheduled, plan, before)
+        if before is not None:
+            # K02: what the step before draws for them is dropped, and drawn again.
+            self.counts["preempted while drawn"] += sum(
+                before.requests[place].state is not State.FINISHED
+                for place in before.sampled
+                if not before.is_live(place)
+            )
+        if self.checks:
+            self._check_owners()
 
     def _arrivals(self) -> None:
         rng, limit = self.rng, self.config.max_model_len
@@ -119,23 +159,21 @@ class World:
         request = Request(self.num_added, prompt, limits, rng.choice([None, None, None, 0, 2]))
         self.num_added += 1
         self.scheduler.add(request)
-        # Who arrived first gets a row in every step and is never preempted, so it ends within as
-        # many steps as it has tokens: in turn, all before this one, then this one.
         before = max((w.last_step for w in self.watches.values()), default=self.num_steps)
-        most = min(len(prompt) + limits.max_tokens, limit)
-        self.watches[request.request_id] = Watch(request, before + most, [])
+        self.watches[request.request_id] = Watch(request, before + self._most_steps(request))
 
-    def _propose(self, request: Request) -> None:
-        """Drafts of all sorts: right, wrong, right for a while."""
-        assert request.draft_ids == [], "drafts of an earlier step"
-        if request.state is not State.RUNNING or not self.num_drafts or self.rng.random() < 0.1:
-            return
-        state, ids = advance(START, request.tokens), []
-        for _ in range(self.num_drafts):
-            right = self.rng.random() < 0.8
-            ids.append(next_token(state) if right else self.rng.randrange(VOCAB_SIZE))
-            state = advance(state, ids[-1:])
-        request.propose(ids, survival_rates([self.rng.random() for _ in ids]))
+    def _most_steps(self, request: Request) -> int:
+        """Who arrived first gets a row in every step and is never preempted, so it ends within as
+        many steps as it has tokens: in turn, all before this one, then this one. A step that was
+        planned too early to know that it comes first, or has ended, does not count."""
+        most = min(request.num_prompt + request.limits.max_tokens, self.config.max_model_len)
+        return most + 2 * (self.ahead > 0)
+
+    def _all_again(self) -> None:
+        """Steps were lost: it is as if all that are there had just come."""
+        last = self.num_steps
+        for watch in self.watches.values():
+            watch.last_step = last = last + self._most_steps(watch.request)
 
     def _abort_somebody(self, chance: float) -> None:
         if self.rng.random() >= chance or not self.num_added:
@@ -143,8 +181,10 @@ class World:
         recent = range(max(0, self.num_added - 20), self.num_added + 1)  # finished, unknown as well
         request_id = self.rng.choice(recent)
         watch = self.watches.get(request_id)
+        was_running = watch is not None and watch.request.state is State.RUNNING
         assert self.scheduler.abort(request_id) == (watch is not None)
         if watch is not None:
+            self.counts["aborted while it ran"] += was_running
             self._ended(watch)
 
     def _ended(self, watch: Watch) -> None:
@@ -164,22 +204,58 @@ class World:
         if request.finish_reason == "length" and not is_cut:
             full = len(request.tokens) == self.config.max_model_len
             assert full or len(watch.received) == request.limits.max_tokens
+        if watch.received:
+            wanted = request.num_prompt - 1 if request.score_top is not None else 0
+            assert watch.scored == list(range(wanted)), "scores are missing, or come twice"
         self.ends[request.finish_reason] += 1
-        self.num_tokens += len(watch.received)
 
-    def _check_rows(self, scheduled: Scheduled) -> None:
-        requests = scheduled.requests
-        assert requests == self.scheduler.running
+    def _check_rows(self, scheduled: Scheduled, plan: StepPlan, before: Scheduled | None) -> None:
+        """Who is in a step, with which rows, if all that is known is what steps said."""
+        requests, config = scheduled.requests, self.config
+        # Of those whose token is being drawn, the drafts that may bring more.
+        drawing = {
+            id(before.requests[place]): before.num_drafts[place]
+            for place in (before.sampled if before is not None else [])
+            if before.is_live(place)
+        }
+        left = {
+            id(request): min(
+                request.limits.max_tokens - request.num_output,
+                config.max_model_len - len(request.tokens),
+            )
+            - (id(request) in drawing)
+            for request in self.scheduler.running
+        }
+        # K08: nobody who is certain to end; everybody else.
+        assert requests == [one for one in self.scheduler.running if left[id(one)] > 0]
         assert min(scheduled.num_rows) >= 1
-        assert sum(scheduled.num_rows) <= self.config.max_num_batched_tokens
-        self.num_rows += sum(scheduled.num_rows)
-        self.num_verified += sum(map(len, scheduled.drafts))
-        for request, draft_ids in zip(scheduled.requests, scheduled.drafts, strict=True):
-            left = request.limits.max_tokens - request.num_output
-            assert len(draft_ids) <= max(0, left - 1)
-            assert len(request.tokens) + len(draft_ids) < self.config.max_model_len
-            assert blocks_for(len(request.tokens) + len(draft_ids)) <= len(request.block_ids)
-        order = [request.arrival for request in (*requests, *self.scheduler.waiting)]
+        assert sum(scheduled.num_rows) <= config.max_num_batched_tokens
+        self.counts["verified"] += sum(scheduled.num_drafts)
+        self.counts["planned ahead"] += max(scheduled.follows) >= 0
+        self.counts["passed over"] += len(self.scheduler.running) - len(requests)
+        written: Counter[int] = Counter()
+        for place, request in enumerate(requests):
+            num_drafts, start = scheduled.num_drafts[place], scheduled.starts[place]
+            verifying = drawing.get(id(request), 0)
+            assert num_drafts <= max(0, left[id(request)] - verifying - 1)
+            if before is not None and id(request) in drawing:
+                number = scheduled.follows[place]
+                assert before.requests[before.sampled[number]] is request
+                assert start == len(request.tokens)
+                assert scheduled.num_rows[place] == 1 + num_drafts
+            else:
+                assert scheduled.follows[place] == -1
+                assert start + scheduled.num_rows[place] - num_drafts <= len(request.tokens)
+            # Wherever its rows may come to stand, they have blocks.
+            end = start + verifying + scheduled.num_rows[place]
+            assert end <= config.max_model_len
+            table = plan.block_tables[place].tolist()
+            assert table[: blocks_for(end)] == request.block_ids[: blocks_for(end)]
+            written.update(table[start // BLOCK_TOKENS : blocks_for(end)])
+        assert written[-1] == 0, "a row without a block"
+        assert max(written.values()) == 1, "two write to one block"
+        assert len(set(plan.slot_ids.tolist())) == len(requests), "two write to one slot"
+        order = [one.arrival for one in (*self.scheduler.running, *self.scheduler.waiting)]
         assert order == sorted(order), "somebody was overtaken"
 
     def _check_owners(self) -> None:
@@ -198,9 +274,11 @@ class World:
         assert (memory.tables == expected).all()
         for request in self.scheduler.waiting:
             assert (request.slot_id, request.block_ids, request.num_computed) == (-1, [], 0)
+            assert (request.num_drawing, request.num_verifying, request.num_drafts) == (0, 0, 0)
 
     def _check_stored(self) -> None:
         """Every running request finds its own tokens in its blocks."""
+        self.device.catch_up()
         for request in self.scheduler.running:
             stored = self.device.stored(request.block_ids, request.num_computed)
             assert stored == request.tokens[: request.num_computed]

@@ -29,6 +29,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "kv_cache_bytes": (0, -1, 2**60 + 1, 1e9, "1G", True),
     "gpu_memory_utilization": (0, -0.1, 1.01, math.nan, math.inf, "0.9", None, True),
     "batch_invariant": ("on", 1, 0),
+    "async_scheduling": ("on", "false", 1, 0),
     "replay": ("on", "compact", "", "MASK", False, 1, []),
     "keep_tokens": (-1, 2**31, 140.0, "140", True),
     "draft_schedule": ("on", "", "FIXED", True, 5),
@@ -77,7 +78,25 @@ def test_defaults(tiny_config: ModelConfig) -> None:
         draft_schedule="fixed",
         num_drafts=5,
         accept="auto",
+        async_scheduling=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "machine", "expected"),
+    [
+        (None, PLAIN, False),
+        (None, NVIDIA, True),
+        (True, PLAIN, True),
+        (False, NVIDIA, False),
+    ],
+)
+def test_async_scheduling(
+    asked: Any, machine: Machine, expected: bool, tiny_config: ModelConfig
+) -> None:
+    """The host of a device that works by itself waits for it, or what was asked is forgotten."""
+    options = resolve(EngineArgs(async_scheduling=asked), tiny_config, machine)
+    assert options.async_scheduling == expected
 
 
 @pytest.mark.parametrize(

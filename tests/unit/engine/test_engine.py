@@ -95,10 +95,10 @@ def test_drawn_tokens_equal_whole_forwards(length: int, loaded: LoadedModel) -> 
 
 
 def test_rows_are_computed_once_and_in_chunks(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    either: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long prompt takes memory for all its rows at once, or is computed again at each token."""
-    network, rows = loaded.engine.worker.network, []
+    network, rows = either.engine.worker.network, []
     run = network.run
 
     def counted(batch, store):
@@ -106,10 +106,10 @@ def test_rows_are_computed_once_and_in_chunks(
         return run(batch, store)
 
     monkeypatch.setattr(network, "run", counted)
-    generate(loaded, random_ids(1100), replace(GREEDY, max_tokens=3))
+    generate(either, random_ids(1100), replace(GREEDY, max_tokens=3))
     assert rows == [512, 512, 76, 1, 1]
     rows.clear()
-    prompt_logprobs(loaded, random_ids(1024))
+    prompt_logprobs(either, random_ids(1024))
     assert rows == [512, 512]
 
 
@@ -124,9 +124,9 @@ def test_prompt_logprobs_equal_a_whole_forward(length: int, loaded: LoadedModel)
     assert (found < 0).all()
 
 
-def test_prompt_logprobs_of_one_token(loaded: LoadedModel) -> None:
+def test_prompt_logprobs_of_one_token(either: LoadedModel) -> None:
     """The first token has nothing before it, and its absence ends in an error."""
-    assert prompt_logprobs(loaded, [7]) == []
+    assert prompt_logprobs(either, [7]) == []
 
 
 def test_same_seed_same_tokens(loaded: LoadedModel) -> None:
@@ -169,11 +169,11 @@ def test_top_k_of_one_is_greedy(loaded: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 7])
-def test_max_tokens(max_tokens: int, loaded: LoadedModel) -> None:
+def test_max_tokens(max_tokens: int, either: LoadedModel) -> None:
     """K08: one token too many or too few, or the first tokens depend on the limit."""
     params = replace(GREEDY, max_tokens=max_tokens)
-    long = generate(loaded, [3, 4], GREEDY)
-    assert generate(loaded, [3, 4], params) == long[:max_tokens]
+    long = generate(either, [3, 4], GREEDY)
+    assert generate(either, [3, 4], params) == long[:max_tokens]
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1, 3), (298, 2), (299, 1)])
@@ -191,16 +191,16 @@ def test_the_end_of_the_context(length: int, expected: int, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("place", [0, 1, 4])
-def test_end_token_ends(place: int, loaded: LoadedModel) -> None:
+def test_end_token_ends(place: int, either: LoadedModel) -> None:
     """The end token is passed over, is left out of the ids, or comes with one token more."""
-    eos_id = loaded.tokenizer.eos_id
-    tokens = generate(loaded, random_ids(6), GREEDY)
+    eos_id = either.tokenizer.eos_id
+    tokens = generate(either, random_ids(6), GREEDY)
     assert tokens.index(tokens[place]) == place
     assert eos_id not in tokens
-    with swapped_head(loaded, eos_id, tokens[place]):
-        found = generate(loaded, random_ids(6), GREEDY)
+    with swapped_head(either, eos_id, tokens[place]):
+        found = generate(either, random_ids(6), GREEDY)
         assert found == [*tokens[:place], eos_id]
-        ignored = generate(loaded, random_ids(6), replace(GREEDY, ignore_eos=True))
+        ignored = generate(either, random_ids(6), replace(GREEDY, ignore_eos=True))
     assert ignored[: place + 1] == found
     assert len(ignored) == 8
 
@@ -221,44 +221,44 @@ def test_prompt_is_left_alone(loaded: LoadedModel) -> None:
     assert prompt == [3, 4, 5]
 
 
-def test_requests_do_not_see_each_other(loaded: LoadedModel) -> None:
+def test_requests_do_not_see_each_other(either: LoadedModel) -> None:
     """F02: a request that runs beside others, or after them, gets other tokens."""
     prompts = {name: random_ids(length) for name, length in (("a", 5), ("b", 300), ("c", 40))}
     params = SamplingParams(seed=4, max_tokens=5)
-    alone = {name: generate(loaded, prompt, params) for name, prompt in prompts.items()}
+    alone = {name: generate(either, prompt, params) for name, prompt in prompts.items()}
     for name, prompt in prompts.items():
-        loaded.engine.submit(name, prompt, params)
+        either.engine.submit(name, prompt, params)
     together: dict[str, list[int]] = {name: [] for name in prompts}
-    while loaded.engine.has_work:
-        for delta in loaded.engine.step():
+    while either.engine.has_work:
+        for delta in either.engine.step():
             together[delta.request_id].append(delta.token_id)
     assert together == alone
 
 
-def test_abort(loaded: LoadedModel) -> None:
+def test_abort(either: LoadedModel) -> None:
     """K04: an aborted request goes on, or keeps its memory."""
-    free = loaded.engine.scheduler.counters
-    loaded.engine.submit("gone", random_ids(40), replace(GREEDY, n=2))
-    loaded.engine.submit("stays", [3, 4], GREEDY)
-    loaded.engine.step()
-    loaded.engine.abort("gone")
-    loaded.engine.abort("gone")
-    loaded.engine.abort("never there")
+    free = either.engine.scheduler.counters
+    either.engine.submit("gone", random_ids(40), replace(GREEDY, n=2))
+    either.engine.submit("stays", [3, 4], GREEDY)
+    either.engine.step()
+    either.engine.abort("gone")
+    either.engine.abort("gone")
+    either.engine.abort("never there")
     tokens = []
-    while loaded.engine.has_work:
-        news = loaded.engine.step()
+    while either.engine.has_work:
+        news = either.engine.step()
         assert {delta.request_id for delta in news} == {"stays"}
         tokens += [delta.token_id for delta in news]
-    assert tokens == generate(loaded, [3, 4], GREEDY)[1:]
-    assert loaded.engine.scheduler.counters == free
+    assert tokens == generate(either, [3, 4], GREEDY)[1:]
+    assert either.engine.scheduler.counters == free
 
 
-@pytest.mark.parametrize("place", ["launch", "sample"])
+@pytest.mark.parametrize("place", ["launch", "start_sample"])
 def test_a_step_that_fails(
-    place: str, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    place: str, either: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K04: after a step that was interrupted, or ran out of memory, no other can run."""
-    engine, expected = loaded.engine, generate(loaded, [3, 4], GREEDY)
+    engine, expected = either.engine, generate(either, [3, 4], GREEDY)
     engine.submit("broken", random_ids(40), GREEDY)
 
     def fail(plan: object) -> None:
@@ -270,40 +270,40 @@ def test_a_step_that_fails(
             engine.step()
     engine.abort("broken")
     assert_empty(engine)
-    assert generate(loaded, [3, 4], GREEDY) == expected
+    assert generate(either, [3, 4], GREEDY) == expected
 
 
-def test_choices_of_one_request(loaded: LoadedModel) -> None:
+def test_choices_of_one_request(either: LoadedModel) -> None:
     """One of several continuations is given up, and takes the others or the prompt's scores along;
     or the prompt is scored for each of them."""
     params = replace(SCORED, n=3, max_tokens=4, temperature=1.0, seed=7)
-    whole = list(news_of(loaded, [3, 4, 5], params))
+    whole = list(news_of(either, [3, 4, 5], params))
     assert sum(len(delta.prompt_logprobs) for delta in whole) == 2
     tokens = [[d.token_id for d in whole if d.choice == c and d.token_id] for c in range(3)]
-    loaded.engine.submit("it", [3, 4, 5], params)
-    news = loaded.engine.step()
-    loaded.engine.finish("it", 1, "stop")
-    loaded.engine.finish("it", 1, "stop")
-    while loaded.engine.has_work:
-        news += loaded.engine.step()
+    either.engine.submit("it", [3, 4, 5], params)
+    news = either.engine.step()
+    either.engine.finish("it", 1, "stop")
+    either.engine.finish("it", 1, "stop")
+    while either.engine.has_work:
+        news += either.engine.step()
     found = [[d.token_id for d in news if d.choice == c and d.token_id] for c in range(3)]
     assert found == [tokens[0], tokens[1][:1], tokens[2]]
 
 
-def test_refused_requests_leave_nothing(loaded: LoadedModel) -> None:
+def test_refused_requests_leave_nothing(either: LoadedModel) -> None:
     """K04: a prompt that does not fit is refused with some of its continuations added."""
-    free, limit = loaded.engine.scheduler.counters, loaded.engine.scheduler.config.max_model_len
+    free, limit = either.engine.scheduler.counters, either.engine.scheduler.config.max_model_len
     for prompt in ([], [3] * limit):
         with pytest.raises(RequestError) as caught:
-            loaded.engine.submit("it", prompt, replace(GREEDY, n=3))
+            either.engine.submit("it", prompt, replace(GREEDY, n=3))
         assert caught.value.field == "prompt"
-        assert not loaded.engine.has_work
-        assert loaded.engine.scheduler.counters == free
-    loaded.engine.submit("it", [3, 4], GREEDY)
+        assert not either.engine.has_work
+        assert either.engine.scheduler.counters == free
+    either.engine.submit("it", [3, 4], GREEDY)
     with pytest.raises(RequestError) as caught:
-        loaded.engine.submit("it", [5, 6], GREEDY)
+        either.engine.submit("it", [5, 6], GREEDY)
     assert caught.value.field == "request_id"
     tokens = []
-    while loaded.engine.has_work:
-        tokens += [delta.token_id for delta in loaded.engine.step()]
-    assert tokens == generate(loaded, [3, 4], GREEDY)
+    while either.engine.has_work:
+        tokens += [delta.token_id for delta in either.engine.step()]
+    assert tokens == generate(either, [3, 4], GREEDY)

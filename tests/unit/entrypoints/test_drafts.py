@@ -83,16 +83,16 @@ def test_an_interrupt_while_drafts_are_made(drafting: LLM, monkeypatch: pytest.M
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     expected = outputs(drafting, params)
     engine = drafting._requests.model.engine
-    draft, calls = engine.worker.draft, []
+    start_draft, calls = engine.worker.start_draft, []
 
     def interrupted(plan: Any) -> Any:
         calls.append(plan)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return draft(plan)
+        return start_draft(plan)
 
     engine.submit("a", expected[0].prompt_token_ids, params)
-    monkeypatch.setattr(engine.worker, "draft", interrupted)
+    monkeypatch.setattr(engine.worker, "start_draft", interrupted)
     found = []
     while engine.has_work:
         try:

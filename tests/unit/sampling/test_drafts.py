@@ -11,7 +11,7 @@ from torch import Tensor
 from deepinfer.sampling import drafts
 from deepinfer.sampling.drafts import Drafted, Proposed, draft_tokens
 from deepinfer.sampling.draw import draw
-from deepinfer.sampling.sample import Sampled, sample
+from deepinfer.sampling.sample import Drawn, sample
 from deepinfer.step import SamplePlan
 from tests.unit.sampling.plans import make_plan, random_logits
 
@@ -33,7 +33,16 @@ def after(plan: SamplePlan, drafted: Drafted) -> SamplePlan:
 
 
 def drafted_by(logits: Tensor, plan: SamplePlan, i: int = 0) -> Drafted:
-    return draft_tokens(logits, plan, np.arange(len(logits)), i)
+    return drafted_at(logits, plan, np.arange(len(logits)), i)
+
+
+def drafted_at(logits: Tensor, plan: SamplePlan, rows: np.ndarray, i: int) -> Drafted:
+    """Behind the tokens that these rows yield."""
+    return draft_tokens(logits, plan, rows, torch.from_numpy(plan.positions[rows]), i)
+
+
+def tokens_of(logits: Tensor, plan: SamplePlan, proposed: Proposed | None = None) -> np.ndarray:
+    return sample(logits, plan, proposed).token_ids.numpy()
 
 
 def certain(draft_ids: np.ndarray) -> Proposed:
@@ -43,7 +52,7 @@ def certain(draft_ids: np.ndarray) -> Proposed:
     return Proposed(np.arange(len(draft_ids)), logprobs)
 
 
-def same(a: Sampled, b: Sampled) -> bool:
+def same(a: Drawn, b: Drawn) -> bool:
     return bool((a.token_ids == b.token_ids).all() and (a.bad_rows == b.bad_rows).all())
 
 
@@ -89,7 +98,8 @@ def test_coupled_drafts_are_the_targets_own(filters: dict[str, Any], i: int) -> 
     )
     assert torch.equal(drafted.token_ids, own)
     assert drafted.proposed.rows.size == 0
-    assert (sample(logits, replace(plan, positions=plan.positions + 1 + i)).token_ids == own).all()
+    found = tokens_of(logits, replace(plan, positions=plan.positions + 1 + i))
+    assert (found == own.numpy()).all()
 
 
 @pytest.mark.parametrize("filters", FILTERS)
@@ -99,9 +109,9 @@ def test_a_perfect_draft_stays(filters: dict[str, Any]) -> None:
     plan = plan_of(500, is_rejection=True, **filters)
     drafted = drafted_by(logits, plan)
     later = after(plan, drafted)
-    found = sample(logits, later, drafted.proposed).token_ids
+    found = tokens_of(logits, later, drafted.proposed)
     assert (found == later.draft_ids).all()
-    assert (found != sample(logits, replace(later, draft_ids=later.draft_ids[:0])).token_ids).any()
+    assert (found != tokens_of(logits, replace(later, draft_ids=later.draft_ids[:0]))).any()
 
 
 def test_drafts_of_every_kind_in_one_call() -> None:
@@ -115,11 +125,11 @@ def test_drafts_of_every_kind_in_one_call() -> None:
     }
     plan = plan_of(12, **kinds)
     rows = np.array([3, 0, 11, 7, 2, 5])
-    together = draft_tokens(logits[rows], plan, rows, 1)
+    together = drafted_at(logits[rows], plan, rows, 1)
     expected = [r for r in range(6) if plan.is_rejection[rows[r]] and plan.temperature[rows[r]]]
     assert together.proposed.rows.tolist() == expected
     for place, row in enumerate(rows):
-        alone = draft_tokens(logits[[row]], plan, rows[[place]], 1)
+        alone = drafted_at(logits[[row]], plan, rows[[place]], 1)
         assert alone.token_ids[0] == together.token_ids[place]
         if place in expected:
             logprobs = together.proposed.logprobs[expected.index(place)]
@@ -155,19 +165,19 @@ def test_a_rejected_draft_does_not_come_back(filters: dict[str, Any]) -> None:
     logits = random_logits(8, 1, VOCAB_SIZE).expand(count, -1)
     draft_ids = np.full(count, int(logits[0].argmax()), np.int32)
     plan = plan_of(count, is_rejection=True, draft_ids=draft_ids, **filters)
-    found = sample(logits, plan, certain(draft_ids)).token_ids
+    found = tokens_of(logits, plan, certain(draft_ids))
     assert 0 < (found == draft_ids).sum() < count
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drafts, "uniform", lambda key: torch.full(key.shape, 1 - 2.0**-53).double())
-        assert (sample(logits, plan, certain(draft_ids)).token_ids != draft_ids).all()
+        assert (tokens_of(logits, plan, certain(draft_ids)) != draft_ids).all()
         patch.setattr(drafts, "uniform", lambda key: torch.full(key.shape, 2.0**-53).double())
-        assert (sample(logits, plan, certain(draft_ids)).token_ids == draft_ids).all()
+        assert (tokens_of(logits, plan, certain(draft_ids)) == draft_ids).all()
         allowed = [i for i in range(VOCAB_SIZE) if i != draft_ids[0]]
         without = {"is_rejection": True, "draft_ids": draft_ids, **filters}
         masked = plan_of(count, allowed=allowed, **without)
         banned = plan_of(count, banned=[{int(draft_ids[0]): 0}] * count, **without)
         for out in (masked, banned):
-            assert (sample(logits, out, certain(draft_ids)).token_ids != draft_ids).all()
+            assert (tokens_of(logits, out, certain(draft_ids)) != draft_ids).all()
 
 
 def test_residual_of_nothing() -> None:
@@ -179,7 +189,7 @@ def test_residual_of_nothing() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drafts, "_residual", lambda q, p: torch.zeros_like(q))
         patch.setattr(drafts, "uniform", lambda key: torch.ones(key.shape).double())
-        found = sample(logits, plan, certain(draft_ids)).token_ids
+        found = tokens_of(logits, plan, certain(draft_ids))
     kept = logits[0].topk(4)
     shares = torch.tensor([(found == int(i)).mean() for i in kept.indices])
     assert (shares - kept.values.softmax(-1)).abs().max() < 5 * (0.25 / count) ** 0.5
@@ -194,7 +204,7 @@ def test_what_cannot_have_been_drawn(logprob: float) -> None:
     plan = plan_of(200, is_rejection=True, draft_ids=2, top_k=4)
     found = sample(logits, plan, proposed)
     assert not found.bad_rows.any()
-    likeliest = logits.topk(4).indices.numpy()
+    likeliest = logits.topk(4).indices
     assert (found.token_ids[:, None] == likeliest).any(-1).all()
 
 
@@ -210,13 +220,17 @@ def test_broken_drafts_are_in_the_vocabulary() -> None:
 
 
 def test_another_anchor_another_draft() -> None:
-    """A position is drafted again with the numbers of the first time."""
+    """A position is drafted again with the numbers of the first time; or a draft is told where its
+    anchor stands, and goes by the position of the plan's row."""
     logits = torch.zeros(2_000, VOCAB_SIZE)
     plan = plan_of(2_000, is_rejection=True)
     first = drafted_by(logits, plan, 1).token_ids
     second = drafted_by(logits, replace(plan, positions=plan.positions + 1), 0).token_ids
     assert abs((first == second).double().mean() * VOCAB_SIZE - 1) < 5 * (VOCAB_SIZE / 2_000) ** 0.5
     assert torch.equal(first, drafted_by(logits, plan, 1).token_ids)
+    anchors = torch.from_numpy(plan.positions + 1)
+    told = draft_tokens(logits, plan, np.arange(2_000), anchors, 0).token_ids
+    assert torch.equal(told, second)
 
 
 def test_what_was_drawn_from_is_needed() -> None:

@@ -30,8 +30,8 @@ def test_equals_plain_python(num_top: int) -> None:
         ranked = sorted(range(40), key=lambda i, of=expected: (-of[i], i))[:num_top]
         assert scores.top_ids[row].tolist() == ranked
         np.testing.assert_allclose(scores.top_logprobs[row], [expected[i] for i in ranked], 0, 1e-5)
-    assert scores.top_ids.dtype == scores.ranks.dtype == np.int32
-    assert scores.chosen.dtype == scores.top_logprobs.dtype == np.float32
+    assert scores.top_ids.dtype == scores.ranks.dtype == torch.int32
+    assert scores.chosen.dtype == scores.top_logprobs.dtype == torch.float32
 
 
 def test_ties_rank_by_id() -> None:
@@ -76,5 +76,5 @@ def test_parts_are_the_whole() -> None:
     logits, token_ids = random_logits(3, 7, 30), torch.tensor([1, 2, 3, 4, 5, 6, 7])
     whole = score(logits, token_ids, 3)
     parts = [score(logits[a:b], token_ids[a:b], 3) for a, b in ((0, 3), (3, 4), (4, 7))]
-    for name, values in vars(join_scores(parts)).items():
-        np.testing.assert_array_equal(values, getattr(whole, name))
+    for found, expected in zip(join_scores(parts), whole, strict=True):
+        np.testing.assert_array_equal(found, expected)

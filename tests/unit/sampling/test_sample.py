@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from deepinfer.sampling.sample import Sampled, sample
+from deepinfer.sampling.sample import Drawn, sample
 from tests.unit.sampling.plans import LISTS, PER_ROW, make_plan, random_logits
 
 VOCAB_SIZE = 67  # not a multiple of any vector: the last elements take a path of their own
@@ -36,24 +36,24 @@ ROW = st.fixed_dictionaries(
 )
 
 
-def run(logits: Tensor, rows: list[dict[str, Any]]) -> Sampled:
+def run(logits: Tensor, rows: list[dict[str, Any]]) -> Drawn:
     return sample(
         logits, make_plan(len(rows), **{name: [r[name] for r in rows] for name in rows[0]})
     )
 
 
-def asked_scores(result: Sampled, row: int, num_logprobs: int) -> list[bytes]:
+def asked_scores(result: Drawn, row: int, num_logprobs: int) -> list[bytes]:
     """The row's scores to the bit, or nothing if it did not ask."""
     if num_logprobs < 0:
         return []
     assert result.logprobs is not None
-    scores = result.logprobs
+    chosen, ranks, top_ids, top_logprobs = (column.numpy() for column in result.logprobs)
     num_top = max(num_logprobs, 0)
     return [
-        scores.chosen[row].tobytes(),
-        scores.ranks[row].tobytes(),
-        scores.top_ids[row, :num_top].tobytes(),
-        scores.top_logprobs[row, :num_top].tobytes(),
+        chosen[row].tobytes(),
+        ranks[row].tobytes(),
+        top_ids[row, :num_top].tobytes(),
+        top_logprobs[row, :num_top].tobytes(),
     ]
 
 
@@ -118,8 +118,8 @@ def test_broken_rows() -> None:
         assert result.logprobs is not None
         assert good.logprobs is not None
         assert result.logprobs.chosen[[0, 5, 6]].tolist() == good.logprobs.chosen.tolist()
-        assert np.isfinite(result.logprobs.chosen).all()
-        assert np.isfinite(result.logprobs.top_logprobs).all()
+        assert result.logprobs.chosen.isfinite().all()
+        assert result.logprobs.top_logprobs.isfinite().all()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -191,8 +191,8 @@ def test_types_of_the_result() -> None:
         for temperature in (0.0, 1.0):
             plan = make_plan(num_rows, temperature=temperature, top_k=3)
             result = sample(random_logits(6, num_rows, VOCAB_SIZE), plan)
-            assert result.token_ids.dtype == np.int32
-            assert result.bad_rows.dtype == np.bool_
+            assert result.token_ids.dtype == torch.int64
+            assert result.bad_rows.dtype == torch.bool
             assert result.token_ids.shape == result.bad_rows.shape == (num_rows,)
 
 

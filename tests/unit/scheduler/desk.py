@@ -40,6 +40,7 @@ def step(
     """One step: the rows that were run, and what came of it."""
     scheduled = scheduler.schedule()
     assert scheduled is not None
+    scheduled.know_drafts()
     sampled = [scheduled.requests[place] for place in scheduled.sampled]
     token_ids = np.array([token_of(request) for request in sampled], np.int32)
     bad_rows = np.array([request.request_id == bad for request in sampled], np.bool_)

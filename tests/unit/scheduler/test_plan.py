@@ -14,6 +14,7 @@ def next_plan(scheduler: Scheduler) -> StepPlan:
     scheduled = scheduler.schedule()
     assert scheduled is not None
     plan = make_plan(scheduled)
+    scheduled.know_drafts()
     num_sampled = len(scheduled.sampled)
     scheduler.update(scheduled, np.full(num_sampled, 50, np.int32), np.zeros(num_sampled, np.bool_))
     return plan
@@ -69,7 +70,7 @@ def test_score_rows() -> None:
     assert plan.score_top == 5
     scheduled = scheduler.schedule()
     assert scheduled is not None
-    scored = [(request.request_id, list(where)) for request, where in scheduled.scored()]
+    scored = [(request.request_id, list(where)) for request, where in scheduled.prompt_scores()]
     assert scored == [("C", [2, 3, 4, 5])]
     plan = make_plan(scheduled)
     assert plan.num_rows.tolist() == [1, 1, 5, 1]
@@ -90,3 +91,29 @@ def test_a_plan_is_a_copy() -> None:
     assert (scheduler.memory.tables == -1).all()
     assert (plan.block_tables == before).all()
     assert plan.token_ids.tolist() == [10, 11]
+
+
+def test_scores_of_a_lost_step() -> None:
+    """G10, K04: a step is broken off, and the scores of its rows never come; or those that came
+    before come again."""
+    scheduler = make_scheduler(num_rows=4)
+    scheduler.add(Request("A", range(20, 30), Limits(9), score_top=0))
+
+    def scored() -> list[int]:
+        scheduled = scheduler.schedule()
+        assert scheduled is not None
+        return [position for _, where in scheduled.prompt_scores() for position in where]
+
+    next_plan(scheduler)
+    assert (scored(), scored()) == ([4, 5, 6, 7], [8])
+    scheduler.lose_step()
+    assert (scored(), scored()) == ([], [4, 5, 6, 7])
+    scheduler.lose_step()
+    for expected in ([], [4, 5, 6, 7], [8]):
+        scheduled = scheduler.schedule()
+        assert scheduled is not None
+        found = [list(where) for _, where in scheduled.prompt_scores()]
+        assert found == ([expected] if expected else [])
+        scheduled.know_drafts()
+        num_drawn = scheduled.num_drawn
+        scheduler.update(scheduled, np.full(num_drawn, 50, np.int32), np.zeros(num_drawn, np.bool_))

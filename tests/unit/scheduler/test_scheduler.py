@@ -240,6 +240,7 @@ def test_abort_while_the_step_runs() -> None:
     assert scheduled is not None
     scheduler.abort("A")
     again = add(scheduler, "A", 1)  # the id is free for somebody else
+    scheduled.know_drafts()
     progress = scheduler.update(scheduled, np.array([5, 6], np.int32), np.zeros(2, np.bool_))
     assert [(p.request.request_id, p.token_id) for p in progress] == [("B", 6)]
     assert again.tokens == [7]
@@ -307,16 +308,3 @@ def test_options_that_cannot_work() -> None:
     with pytest.raises(ConfigError, match="needs 8 blocks, the pool has 7") as caught:
         Scheduler(SchedulerConfig(4, 4, 1024), BlockPool(7), SlotPool(4))
     assert caught.value.where == "max_model_len"
-
-
-def test_steps_take_turns_with_updates() -> None:
-    """K03: a step is built before the tokens of the last one are there."""
-    scheduler = make_scheduler()
-    add(scheduler, "A", 1)
-    scheduled = scheduler.schedule()
-    assert scheduled is not None
-    with pytest.raises(AssertionError, match="has not been updated"):
-        scheduler.schedule()
-    scheduler.update(scheduled, np.array([1], np.int32), np.zeros(1, np.bool_))
-    with pytest.raises(AssertionError, match="not the step"):
-        scheduler.update(scheduled, np.array([1], np.int32), np.zeros(1, np.bool_))

@@ -10,7 +10,7 @@ def request_of(**limits: object) -> Request:
     """Two prompt tokens, both computed."""
     request = Request("A", [5, 6], Limits(**{"max_tokens": 9, **limits}))
     request.start(0, [0])
-    request.advance(2)
+    request.plan(2, 0)
     return request
 
 

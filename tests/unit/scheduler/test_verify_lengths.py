@@ -38,13 +38,16 @@ def running(scheduler: Scheduler, prompts: list[int], max_tokens: int = 99) -> l
 
 
 def propose(request: Request, confidence: list[float], first: int = 100) -> None:
+    request.expect_drafts(len(confidence))
     request.propose(list(range(first, first + len(confidence))), survival_rates(confidence))
 
 
 def verified(scheduler: Scheduler) -> list[int]:
     scheduled = scheduler.schedule()
     assert scheduled is not None
-    return [len(draft_ids) for draft_ids in scheduled.drafts]
+    scheduled.know_drafts()
+    assert [len(draft_ids) for draft_ids in scheduled.drafts] == scheduled.num_drafts
+    return scheduled.num_drafts
 
 
 def test_fixed_verifies_all_there_is_room_for() -> None:
@@ -68,6 +71,23 @@ def test_drafts_end_with_the_output(max_tokens: int, expected: int) -> None:
     assert verified(scheduler) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("max_tokens", "expected"),
+    [(99, [4, 4]), (10, [4, 3]), (8, [4, 1]), (7, [4, 0]), (6, [4, 0]), (3, [1, 0])],
+)
+def test_drafts_end_with_the_output_ahead(max_tokens: int, expected: list[int]) -> None:
+    """K08: the same while drafts before them are being verified: all of these may be accepted."""
+    scheduler = scheduler_of()
+    (request,) = running(scheduler, [2], max_tokens)
+    found = []
+    for _ in expected:
+        request.expect_drafts(4)
+        scheduled = scheduler.schedule()
+        assert scheduled is not None
+        found += scheduled.num_drafts
+    assert found == expected
+
+
 def test_drafts_end_with_the_longest_sequence() -> None:
     """I04: drafts stand beyond max_model_len."""
     scheduler = scheduler_of(max_model_len=128)
@@ -85,7 +105,7 @@ def test_drafts_take_free_blocks_and_give_them_back() -> None:
         propose(request, [0.9] * 5)
     assert verified(scheduler) == [5, 5]
     assert scheduler.counters.num_free_blocks == 0
-    scheduler.update(scheduler._in_flight, np.full(12, 9, np.int32), np.zeros(12, np.bool_))
+    scheduler.update(scheduler._in_flight[0], np.full(12, 9, np.int32), np.zeros(12, np.bool_))
     assert (len(first.tokens), len(second.tokens)) == (127, 129)
     assert (len(first.block_ids), len(second.block_ids)) == (1, 2)
     assert scheduler.counters.num_free_blocks == 1
@@ -131,6 +151,7 @@ def step_rows(scheduler: Scheduler, token_id: int) -> None:
     """A step in which no draft is accepted."""
     scheduled = scheduler.schedule()
     assert scheduled is not None
+    scheduled.know_drafts()
     count = len(scheduled.sampled) + sum(map(len, scheduled.drafts))
     scheduler.update(scheduled, np.full(count, token_id, np.int32), np.zeros(count, np.bool_))
 
@@ -157,6 +178,7 @@ def test_no_draft_decides_about_itself(
             step_rows(scheduler, 7)
         for request in requests[1:]:
             propose(request, [0.6, 0.8, 0.4, 0.5, 0.9])
+        requests[0].expect_drafts(len(draft_ids))
         requests[0].propose(draft_ids, survival_rates(last))
         return verified(scheduler)
 

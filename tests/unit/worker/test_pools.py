@@ -27,9 +27,10 @@ def all_tensors(pools: Pools) -> list[Tensor]:
 def test_bytes_are_as_planned(
     num_blocks: int, num_slots: int, storage: Storage, tiny_config: ModelConfig
 ) -> None:
-    """A11: what is allocated is more, or less, than what the budget was divided by."""
+    """A11: what is allocated is more, or less, than what the budget was divided by and a block that
+    is no sequence's."""
     pools = make_pools(tiny_config, num_blocks, num_slots, dtype=getattr(torch, storage))
-    expected = num_blocks * total_bytes(block_parts(tiny_config, storage))
+    expected = (num_blocks + 1) * total_bytes(block_parts(tiny_config, storage))
     expected += num_slots * total_bytes(slot_parts(tiny_config, storage))
     assert sum(pool.nbytes for pool in all_tensors(pools)) == expected
 
@@ -48,7 +49,8 @@ def test_which_layers_have_what(tiny_config: ModelConfig) -> None:
     ratios = tiny_config.compress_ratios
     assert list(pools.pending) == [i for i in tiny_config.kv_source_layer_ids if ratios[i] > 1]
     for layer_id, pool in pools.entries.items():
-        assert pool.shape == (3, 128 // ratios[layer_id], tiny_config.head_dim)
+        assert pool.shape == (4, 128 // ratios[layer_id], tiny_config.head_dim)
+    assert pools.spare_block == 3
     assert all(pool.dtype == torch.float32 for pool in pools.pending.values())
 
 

@@ -11,7 +11,7 @@ from deepinfer.engine.continuation import begin, next_rows, prepare
 from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
-from deepinfer.step import SamplePlan, StepPlan
+from deepinfer.step import SamplePlan, Scores, StepPlan, StepResult
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 from tests.laws.engines import run_plan
@@ -139,6 +139,52 @@ def test_order_of_calls(worker: Worker) -> None:
     worker.sample(greedy(1))
     with pytest.raises(AssertionError):
         worker.sample(greedy(1))
+
+
+def next_plan(*follows: int) -> StepPlan:
+    """One row of the second sequence, behind what the step before drew."""
+    return replace(
+        plan_of([0]),
+        slot_ids=int32(0),
+        num_computed=int32(2),
+        num_rows=int32(1),
+        block_tables=np.array([[1]], np.int32),
+        decoder_starts=int32(0),
+        token_ids=int32(0),
+        follows=int32(*follows),
+    )
+
+
+def test_results_that_are_fetched_late(worker: Worker) -> None:
+    """K03: the results of a step change when the next one is launched before anybody has looked."""
+    worker.launch(plan_of([4, 6], [0, 2, 5], 3))
+    expected = worker.sample(greedy(2, logprobs=2))
+    worker.launch(plan_of([4, 6], [0, 2, 5], 3))
+    wait = worker.start_sample(greedy(2, logprobs=2))
+    worker.launch(next_plan(1))
+    worker.start_sample(greedy(1, logprobs=2))
+    found = wait()
+    for one, other in ((found, expected), *zip(scores(found), scores(expected), strict=True)):
+        for name, values in vars(one).items():
+            if isinstance(values, np.ndarray):
+                assert np.array_equal(values, getattr(other, name))
+
+
+def scores(result: StepResult) -> tuple[Scores, Scores]:
+    assert result.logprobs is not None
+    assert result.prompt_scores is not None
+    return result.logprobs, result.prompt_scores
+
+
+def test_nothing_follows_a_lost_step(worker: Worker) -> None:
+    """K04: after an interrupt a step goes on with tokens of before, or none can be launched."""
+    worker.launch(plan_of([4, 6]))
+    worker.sample(greedy(2))
+    worker.launch(next_plan(1))
+    worker.lose_step()
+    with pytest.raises(AssertionError):
+        worker.launch(next_plan(1))
+    worker.launch(next_plan(-1))
 
 
 def test_a_bad_row(worker: Worker, network: Network) -> None:
