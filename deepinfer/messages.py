@@ -22,6 +22,7 @@ class Delta:
         and the text is not complete.
     is_draft: the token is a draft that was accepted. num_drafted, num_verified: drafts that were
     proposed for the step, and of them verified; told with its first token.
+    num_cached: prompt tokens that were found in the prefix cache.
     error: the request as a whole was refused after it was taken in; the last Delta of the choice.
     """
 
@@ -35,4 +36,5 @@ class Delta:
     is_draft: bool = False
     num_drafted: int = 0
     num_verified: int = 0
+    num_cached: int = 0
     error: RequestError | None = None

@@ -79,7 +79,8 @@ class RequestOutput:
     outputs: the continuations by index; none for a request that was refused, which has an error.
     prompt_logprobs: one for each prompt token, None for the first, which follows nothing; None in
         all if they were not asked for.
-    num_cached_tokens: prompt tokens that did not have to be computed again.
+    num_cached_tokens: prompt tokens that were found in the prefix cache; the last of them may have
+        run again, see `prefix_replay`.
     timings: None if the request was refused. drafts: what became of them; they never change what
         is said.
     """

@@ -100,6 +100,7 @@ class SamplingParams:
     so_args: the output obeys a schema, a regular expression or a grammar; see `SoArgs`. min_tokens
         then only holds while the grammar has more to say than the end, and stop strings and
         stop_token_ids end the output only where it is complete.
+    cache_salt: a text; prefixes are shared only between requests with the same one.
     Raises RequestError naming the field. What was a list or a mapping can no longer be changed.
     """
 
@@ -126,6 +127,7 @@ class SamplingParams:
     first_n_token_no_eos: int = 0
     max_thinking_tokens: int | None = None
     so_args: SoArgs | Mapping[str, Any] | None = None
+    cache_salt: str | None = None
     seq_seed: InitVar[int | None] = None
     eos_id: InitVar[object] = None
 
@@ -153,6 +155,8 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise _refused(name, getattr(self, name), "true or false")
+        if not isinstance(self.cache_salt, str | None):
+            raise _refused("cache_salt", self.cache_salt, "a text")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "min_tokens", max(self.min_tokens, self.first_n_token_no_eos))

@@ -31,6 +31,10 @@ class StepPlan:
     block_tables: int32 [B, max blocks], its blocks in order; -1 beyond its last.
     decoder_starts: int32 [B], the first position whose window keys the second half of the layers
         may see; 0 is all of them (deepinfer.config.replay).
+    window_starts: int32 [B], the same for all layers: a replay starts there, and nothing before it
+        was rebuilt. 0 without one.
+    entry_starts: int32 [B], entries of tokens before this position are in the blocks already, maybe
+        shared with others: they are read, and not written again.
     token_ids: int32 [T], the rows' tokens.
     sample_rows: int32 [R], rows whose next token is drawn, ascending. A sequence that verifies k
         drafts has 1 + k of them: that of its last token and those of the drafts, which are its last
@@ -42,6 +46,8 @@ class StepPlan:
         that of sequence number `follows` among those that the step before drew for: the device
         adds the drafts that were accepted there to num_computed, and puts that token and the drafts
         after it into the sequence's rows, all of which are sample rows.
+    known_slots, known_positions, known_ids: int32 [K] each, tokens that a slot is told before the
+        step: those before a replay's first row, which no row of the slot ran.
     """
 
     slot_ids: Int32
@@ -49,12 +55,17 @@ class StepPlan:
     num_rows: Int32
     block_tables: Int32
     decoder_starts: Int32
+    window_starts: Int32
+    entry_starts: Int32
     token_ids: Int32
     sample_rows: Int32
     score_rows: Int32
     score_ids: Int32
     score_top: int = 0
     follows: Int32 = field(default_factory=lambda: NO_IDS)
+    known_slots: Int32 = field(default_factory=lambda: NO_IDS)
+    known_positions: Int32 = field(default_factory=lambda: NO_IDS)
+    known_ids: Int32 = field(default_factory=lambda: NO_IDS)
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ from deepinfer.config.engine import EngineArgs, resolve
 from deepinfer.config.model import ModelConfig
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
-from deepinfer.engine.loading import lay_out, load_model, make_scheduler, make_worker
+from deepinfer.engine.loading import load_model
 from deepinfer.engine.machine import this_machine
+from deepinfer.engine.parts import lay_out, make_scheduler, make_worker
 from deepinfer.kernels.kernelset import load_kernels
 from deepinfer.tokenizer.tokenizer_file import TOKENIZER_FILE
 

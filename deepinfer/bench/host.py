@@ -16,8 +16,9 @@ from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.layout import blocks_for
 from deepinfer.cache.slots import SlotPool
 from deepinfer.scheduler.config import SchedulerConfig
+from deepinfer.scheduler.limits import Limits
 from deepinfer.scheduler.plan import make_plan
-from deepinfer.scheduler.request import Limits, Request
+from deepinfer.scheduler.request import Request
 from deepinfer.scheduler.scheduler import Scheduler
 
 NUM_REQUESTS = (1, 64, 256, 1024)

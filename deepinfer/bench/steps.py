@@ -70,6 +70,8 @@ def _step_plan(network: Network, case: Case, num_blocks: int) -> StepPlan:
         num_rows=np.full(batch, case.num_rows, np.int32),
         block_tables=np.arange(batch * num_blocks, dtype=np.int32).reshape(batch, num_blocks),
         decoder_starts=np.zeros(batch, np.int32),
+        window_starts=np.zeros(batch, np.int32),
+        entry_starts=np.zeros(batch, np.int32),
         token_ids=token_ids.astype(np.int32),
         sample_rows=np.arange(1, batch + 1, dtype=np.int32) * case.num_rows - 1,
         score_rows=nothing,

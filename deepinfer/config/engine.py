@@ -7,12 +7,14 @@ layout is known (deepinfer.cache), by the figures given here.
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, get_args
 
 from deepinfer.config.drafts import check_words, decide_num_drafts, decide_schedule
 from deepinfer.config.elsewhere import ELSEWHERE
+from deepinfer.config.machine import Machine, cache_bytes, usable_device
 from deepinfer.config.model import ModelConfig
-from deepinfer.config.option_checks import one_of, whole, whole_or, yes_or_no
+from deepinfer.config.option_checks import check_disk, one_of, whole, whole_or, yes_or_no
 from deepinfer.config.replay import check_replay, decide_keep_tokens
 from deepinfer.config.words import (
     Accept,
@@ -21,6 +23,7 @@ from deepinfer.config.words import (
     DraftSchedule,
     Dtype,
     LoadFormat,
+    PrefixReplay,
     Replay,
     WeightDtype,
 )
@@ -30,9 +33,6 @@ from deepinfer.errors import ConfigError
 _ONE_THREAD_BELOW_HIDDEN = 1024
 # Rows of a step where nothing is said: more would make each step longer, and rows no faster.
 _STEP_ROWS = {"cpu": 512, "cuda": 8192, "npu": 8192}
-# Share of a CPU machine's memory that caches may take where nothing is said. It is touched only as
-# it fills.
-_CPU_CACHE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,13 @@ class EngineArgs:
     replay: mask hides all but the last keep_tokens tokens of a prompt from the windows of the
         second half of the layers, which is how the release serves long prompts (docs/limits.md);
         None is off. keep_tokens: None is 140.
+    enable_prefix_caching: what was computed of a prompt or an answer serves later requests that
+        begin with the same tokens. prefix_replay: bounded runs the last window before a hit's end
+        again, an approximation (docs/limits.md); exact as much as it takes to give the same as
+        without a hit, and is meant by batch_invariant=True.
+    kv_host_bytes: of host memory for what the device's blocks hold no more; 0 is none.
+    kv_disk_dir, kv_disk_bytes: a folder for the same, which outlives the process and may be shared
+        by processes of this machine, and how much it may take; None and 0 are none.
     draft_schedule: fixed verifies num_drafts drafts of each sequence in each step, confidence those
         that are worth their time, off none; None is fixed, and off without a draft module.
     num_drafts: drafts of a block, 1 to 5; None is as many as the model was trained for.
@@ -85,6 +92,11 @@ class EngineArgs:
     seed: int | None = None
     replay: Replay | None = None
     keep_tokens: int | None = None
+    enable_prefix_caching: bool = True
+    prefix_replay: PrefixReplay = "bounded"
+    kv_host_bytes: int = 0
+    kv_disk_dir: str | Path | None = None
+    kv_disk_bytes: int = 0
     draft_schedule: DraftSchedule | None = None
     num_drafts: int | None = None
     accept: Accept = "auto"
@@ -117,19 +129,14 @@ class EngineConfig:
     seed: int | None
     replay: Replay
     keep_tokens: int
+    enable_prefix_caching: bool
+    prefix_replay: PrefixReplay
+    kv_host_bytes: int
+    kv_disk_dir: Path | None
+    kv_disk_bytes: int
     draft_schedule: DraftSchedule
     num_drafts: int
     accept: Accept
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The facts about the machine that `resolve` needs. memory_bytes: of the CPU."""
-
-    has_cuda: bool
-    has_npu: bool
-    num_cpus: int
-    memory_bytes: int
 
 
 def engine_args(options: dict[str, Any]) -> EngineArgs:
@@ -154,11 +161,13 @@ def check_options(args: EngineArgs, machine: Machine) -> None:
         ("weight_dtype", WeightDtype),
         ("act_quant", ActQuant),
         ("load_format", LoadFormat),
+        ("prefix_replay", PrefixReplay),
     ):
         one_of(name, getattr(args, name), get_args(words))
     if args.replay is not None:
         check_replay(args.replay)
     check_words(args.draft_schedule, args.accept)
+    check_disk(args.kv_disk_dir, args.kv_disk_bytes)
     for name in ("data_parallel_size", "context_parallel_size", "expert_parallel_size"):
         whole(name, getattr(args, name), 1, 1)
 
@@ -167,7 +176,7 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
     """Decide every option. Raises ConfigError for a value that cannot be honoured here."""
     check_options(args, machine)
     device = usable_device(args.device, machine)
-    for name in ("batch_invariant", "async_scheduling"):
+    for name in ("batch_invariant", "async_scheduling", "enable_prefix_caching"):
         yes_or_no(name, getattr(args, name))
     if args.batch_invariant and device != "cpu":
         raise ConfigError(
@@ -195,7 +204,11 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
             2**20,
         ),
         kv_cache_bytes=whole_or(
-            _cache_bytes(args, machine), "kv_cache_bytes", args.kv_cache_bytes, 1, 2**60
+            cache_bytes(args.gpu_memory_utilization, machine),
+            "kv_cache_bytes",
+            args.kv_cache_bytes,
+            1,
+            2**60,
         ),
         async_scheduling=(
             device != "cpu" if args.async_scheduling is None else args.async_scheduling
@@ -206,40 +219,12 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         seed=None if args.seed is None else whole("seed", args.seed, -(2**63), 2**64 - 1),
         replay=replay,
         keep_tokens=decide_keep_tokens(replay, args.keep_tokens, model),
+        enable_prefix_caching=args.enable_prefix_caching is not False,
+        kv_host_bytes=whole("kv_host_bytes", args.kv_host_bytes, 0, 2**60),
+        kv_disk_dir=None if args.kv_disk_dir is None else Path(args.kv_disk_dir),
+        kv_disk_bytes=args.kv_disk_bytes,
+        prefix_replay="exact" if args.batch_invariant else args.prefix_replay,
         draft_schedule=draft_schedule,
         num_drafts=decide_num_drafts(draft_schedule, args.num_drafts, model),
         accept=args.accept,
     )
-
-
-def usable_device(wanted: str, machine: Machine) -> str:
-    """cpu, cuda or npu. Raises ConfigError for one that is not there, before anything is loaded."""
-    one_of("device", wanted, get_args(Device))
-    if wanted == "auto":
-        return "cuda" if machine.has_cuda else "cpu"
-    missing = (wanted == "cuda" and not machine.has_cuda) or (
-        wanted == "npu" and not machine.has_npu
-    )
-    if missing:
-        needs = {
-            "cuda": "a CUDA build of torch and an NVIDIA GPU",
-            "npu": "torch_npu and an Ascend NPU",
-        }
-        raise ConfigError(
-            f"{wanted} was asked for, but this Python sees none",
-            where="device",
-            hint=f"it needs {needs[wanted]}; device=cpu runs anywhere",
-        )
-    return wanted
-
-
-def _cache_bytes(args: EngineArgs, machine: Machine) -> int:
-    share = args.gpu_memory_utilization
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-        raise ConfigError(
-            f"found {share!r}, expected a number above 0 and at most 1",
-            where="gpu_memory_utilization",
-            hint="it is the share of a GPU's free memory that caches may take",
-        )
-    # On a GPU it is a share of what the weights will leave: whoever loads them knows that later.
-    return int(machine.memory_bytes * _CPU_CACHE_SHARE)

@@ -1,6 +1,7 @@
 """Checks of single options, by the option's name."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from deepinfer.errors import ConfigError
 
@@ -38,3 +39,22 @@ def yes_or_no(name: str, value: object) -> None:
             where=name,
             hint="leave it out for the default",
         )
+
+
+def check_disk(folder: object, num_bytes: object) -> None:
+    """Raise ConfigError for anything but a folder and its size, or neither."""
+    if not isinstance(folder, str | Path | None):
+        raise ConfigError(
+            f"found {folder!r}, expected a folder",
+            where="kv_disk_dir",
+            hint="leave it out for no disk tier",
+        )
+    size = whole("kv_disk_bytes", num_bytes, 0, 2**60)
+    if (folder is None) == (size == 0):
+        return
+    missing, given = ("kv_disk_dir", size) if folder is None else ("kv_disk_bytes", folder)
+    raise ConfigError(
+        f"found nothing beside {given}, expected both or neither",
+        where=missing,
+        hint="the disk tier needs both kv_disk_dir and kv_disk_bytes",
+    )

@@ -10,7 +10,8 @@ from deepinfer.config.replay import decoder_start
 from deepinfer.engine.continuation import Continuation, begin, prepare
 from deepinfer.engine.steering import Steering, thinking_limit
 from deepinfer.sampling_params import NUM_SEEDS, SamplingParams
-from deepinfer.scheduler.request import Limits, Request
+from deepinfer.scheduler.limits import Limits
+from deepinfer.scheduler.request import Request
 
 
 class SpecialTokens(NamedTuple):
@@ -58,6 +59,13 @@ def begin_request(
         )
         limit = thinking_limit(prompt_ids, params.max_thinking_tokens, special.thinking_ids)
         yield (
-            Request((request_id, choice), prompt_ids, limits, score_top, seen_from),
+            Request(
+                (request_id, choice),
+                prompt_ids,
+                limits,
+                score_top,
+                seen_from,
+                cache_salt=params.cache_salt,
+            ),
             begin(prepared, prompt_ids, (), Steering(thinking=limit)),
         )

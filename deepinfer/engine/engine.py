@@ -6,25 +6,23 @@ Knows requests and arrays; neither text nor tensors.
 from collections.abc import Iterable, Iterator, Sequence
 
 from deepinfer.engine.begin import SpecialTokens, begin_request
-from deepinfer.engine.continuation import Continuation, Row
+from deepinfer.engine.continuation import Continuation
 from deepinfer.engine.drafting import Counts, Drafting
-from deepinfer.engine.flight import Flight, rows_of_nobody
+from deepinfer.engine.flight import Flight, Key
 from deepinfer.engine.grammars import Grammars
 from deepinfer.engine.news import prompt_news, token_news
 from deepinfer.engine.sample_plan import build_sample_plan
+from deepinfer.engine.tiering import Tiering
 from deepinfer.errors import RequestError
 from deepinfer.messages import Delta
 from deepinfer.sampling_params import SamplingParams
-from deepinfer.scheduler.plan import Scheduled, make_plan
+from deepinfer.scheduler.plan import make_plan
 from deepinfer.scheduler.request import Reason
 from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.scheduler.update import Progress
 from deepinfer.step import Scores
 from deepinfer.worker.lane import Lane
 from deepinfer.worker.worker import Worker
-
-# The scheduler's name of a continuation: (request, choice).
-Key = tuple[str, int]
 
 
 class Engine:
@@ -56,6 +54,7 @@ class Engine:
         self._grammars = grammars
         self._continuations: dict[Key, Continuation] = {}
         self._flight: Flight | None = None
+        self._tiering = Tiering(scheduler.memory, self.lane)
         # What has not left the engine: an interrupt loses none of it.
         self._news: list[Delta] = []
 
@@ -66,15 +65,18 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """There are requests that have not ended, or news of them, or a step is under way."""
-        is_moving = self._flight is not None or bool(self._news)
-        return is_moving or self.scheduler.has_work or bool(self._grammars)
+        """There are requests that have not ended, or news of them. A step that runs for nobody any
+        more is taken in whenever the next one comes."""
+        return bool(self._news) or self.scheduler.has_work or bool(self._grammars)
 
     def close(self) -> None:
-        """End the processes that compile grammars, and the lane's thread."""
+        """End the processes that compile grammars, and the lane's thread; write to the disk what is
+        still to be written."""
         if self._grammars is not None:
             self._grammars.close()
+        self._tiering.store()
         self.lane.close()
+        self._tiering.close()
 
     def submit(
         self,
@@ -154,10 +156,12 @@ class Engine:
             if flight is not None:
                 ahead = self._launch() if self._plans_blindly else None
                 result, drafts = flight.collect()
+                self._tiering.store()
                 scheduled = flight.scheduled
                 # Before `update`: who ends there is told of the prompt, who is gone is not.
                 news = list(prompt_news(scheduled.prompt_scores(), result.prompt_scores))
                 progress = self.scheduler.update(scheduled, result.token_ids, result.bad_rows)
+                self._tiering.save()
                 counts = self.drafting.after(flight, progress)
                 self.drafting.take(flight, drafts)
                 try:
@@ -169,9 +173,12 @@ class Engine:
                     self._news += self._token_news(progress, counts, result.logprobs)
                 self._sample(ahead)
                 self._flight = ahead
+                if ahead is None:
+                    self._tiering.store()
         except BaseException:
             # An interrupt may come anywhere, and whoever sent it may go on with the same engine.
             self._flight = None
+            self._tiering.lose()
             self.lane.lose_step()
             self.scheduler.lose_step()
             raise
@@ -188,6 +195,7 @@ class Engine:
         scheduled = self.scheduler.schedule()
         if scheduled is None:
             return None
+        self._tiering.load()
         return Flight(scheduled, self.lane.launch(make_plan(scheduled)))
 
     def _sample(self, flight: Flight | None) -> None:
@@ -195,19 +203,8 @@ class Engine:
         if flight is None:
             return
         flight.scheduled.know_drafts()
-        flight.sampled = self.lane.sample(build_sample_plan(self._rows(flight.scheduled)))
+        flight.sampled = self.lane.sample(build_sample_plan(flight.rows(self._continuations)))
         self.drafting.ask(flight, self.lane, self.scheduler.config.max_model_len)
-
-    def _rows(self, scheduled: Scheduled) -> list[Row]:
-        rows: list[Row] = []
-        for place in scheduled.sampled:
-            draft_ids = scheduled.drafts[place]
-            if scheduled.is_live(place):
-                key: Key = scheduled.requests[place].request_id
-                rows += self._continuations[key].rows(draft_ids)
-            else:
-                rows += rows_of_nobody(draft_ids)
-        return rows
 
     def _token_news(
         self, all_progress: list[Progress], counts: Counts, logprobs: Scores | None

@@ -3,15 +3,17 @@
 Knows what was asked of the lane. Does not know when to ask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deepinfer.engine.continuation import Row, prepare
+from deepinfer.engine.continuation import Continuation, Row, prepare
 from deepinfer.sampling_params import FREE, SamplingParams
 from deepinfer.scheduler.plan import Scheduled
 from deepinfer.step import Drafts, StepResult
 from deepinfer.worker.lane import Pending
 
+# The scheduler's name of a continuation: (request, choice).
+Key = tuple[str, int]
 # Of a row whose request ended after the row was planned: its token goes to nobody.
 _NOBODY = prepare(SamplingParams(temperature=0), seed=0, choice=0, eos_ids=())
 
@@ -36,6 +38,18 @@ class Flight:
         self.launched.result()
         result = self.sampled.result()
         return result, None if self.drafts is None else self.drafts.result()
+
+    def rows(self, continuations: Mapping[Key, Continuation]) -> list[Row]:
+        """The rows in which its tokens are chosen, when all tokens before them are known."""
+        rows: list[Row] = []
+        for place in self.scheduled.sampled:
+            draft_ids = self.scheduled.drafts[place]
+            if self.scheduled.is_live(place):
+                key: Key = self.scheduled.requests[place].request_id
+                rows += continuations[key].rows(draft_ids)
+            else:
+                rows += rows_of_nobody(draft_ids)
+        return rows
 
     @property
     def forward_s(self) -> float:

@@ -126,6 +126,8 @@ def try_step(worker: Worker, num_rows: int, num_sequences: int) -> None:
             num_rows=counts,
             block_tables=np.zeros((num_sequences, 1), np.int32),
             decoder_starts=np.zeros(num_sequences, np.int32),
+            window_starts=np.zeros(num_sequences, np.int32),
+            entry_starts=np.zeros(num_sequences, np.int32),
             token_ids=rng.integers(0, vocab_size, num_rows).astype(np.int32),
             sample_rows=np.arange(num_rows, dtype=np.int32),
             score_rows=nothing,

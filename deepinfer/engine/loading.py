@@ -1,25 +1,15 @@
 """From a model argument to an engine that can run: the stages of starting, in order and timed."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 
-from deepinfer.cache.blocks import BlockPool
-from deepinfer.cache.layout import (
-    BLOCK_TOKENS,
-    PoolSizes,
-    Storage,
-    block_parts,
-    blocks_for,
-    pool_sizes,
-    slot_parts,
-    total_bytes,
-)
-from deepinfer.cache.slots import SlotPool
+from deepinfer.checkpoint.fingerprint import fingerprint
 from deepinfer.checkpoint.load import open_checkpoint
 from deepinfer.checkpoint.source import find_model
 from deepinfer.config.engine import EngineArgs, EngineConfig, check_options, resolve
@@ -30,23 +20,21 @@ from deepinfer.engine.engine import Engine
 from deepinfer.engine.grammars import Grammars, new_compiler
 from deepinfer.engine.load_drafts import check_drafts, make_drafting
 from deepinfer.engine.machine import this_machine, with_environment
-from deepinfer.errors import ConfigError
+from deepinfer.engine.parts import (
+    lay_out,
+    log_pools,
+    make_prefix_cache,
+    make_scheduler,
+    make_worker,
+)
 from deepinfer.kernels.kernelset import load_kernels
 from deepinfer.logs import Stages
 from deepinfer.model.network import Network
-from deepinfer.scheduler.config import SchedulerConfig
-from deepinfer.scheduler.scheduler import Scheduler
-from deepinfer.scheduler.step_time import StepTime
-from deepinfer.scheduler.verify_lengths import VerifyLengths
 from deepinfer.tokenizer.compress import build_token_map, check_token_map
 from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from deepinfer.worker.blobs import blob_bytes
 from deepinfer.worker.build import build_dummy, build_network
-from deepinfer.worker.drafter import Drafter
-from deepinfer.worker.pools import make_pools
-from deepinfer.worker.worker import Worker
 
-# Every value of the caches' formats is exact in bfloat16, whatever is computed in.
-_STORAGE: Storage = "bfloat16"
 _LOG = logging.getLogger("deepinfer")
 
 
@@ -106,8 +94,12 @@ def load_model(
         worker = make_worker(network, options, sizes, seen.confidence_temperatures)
     with stages("step times"):
         drafting = make_drafting(worker, options, folder, seen)
-        scheduler = make_scheduler(options, sizes, drafting.step_time)
-    _log_pools(config, options, sizes)
+        # Random weights are others in each process.
+        is_dummy = options.load_format == "dummy"
+        model_id = uuid4().hex if is_dummy else fingerprint(folder)
+        prefix = make_prefix_cache(config, options, model_id, blob_bytes(worker.pools))
+        scheduler = make_scheduler(options, sizes, drafting.step_time, prefix)
+    log_pools(config, options, sizes)
     stages.log(_LOG)
     engine = Engine(
         scheduler,
@@ -157,83 +149,9 @@ def _network(
     )
 
 
-def lay_out(config: ModelConfig, options: EngineConfig) -> tuple[EngineConfig, PoolSizes]:
-    """Sizes of the pools, and the options with the longest sequence that they hold.
-
-    A length that the user named is an error if it does not fit; else as much as fits, and the log
-    says so.
-    """
-    budget, num_seqs = options.kv_cache_bytes, options.max_num_seqs
-    longest = options.max_model_len
-    if not options.asked_model_len:
-        left = budget - num_seqs * total_bytes(slot_parts(config, _STORAGE))
-        fits = left // total_bytes(block_parts(config, _STORAGE)) * BLOCK_TOKENS
-        if fits < 2:
-            raise ConfigError(
-                f"{budget} bytes hold no block beside {num_seqs} slots",
-                where="kv_cache_bytes",
-                hint="raise it, or lower max_num_seqs",
-            )
-        longest = min(longest, fits)
-        if longest < options.max_model_len:
-            _LOG.info("max_model_len is %d: memory holds no more", longest)
-    sizes = pool_sizes(config, _STORAGE, budget, num_seqs, longest)
-    # More blocks than all sequences could ever fill would only make the tables wider.
-    most = num_seqs * blocks_for(longest)
-    if sizes.num_blocks > most:
-        sizes = replace(sizes, num_blocks=most, num_tokens=most * BLOCK_TOKENS)
-    return replace(options, max_model_len=longest), sizes
-
-
-def make_worker(
-    network: Network,
-    options: EngineConfig,
-    sizes: PoolSizes,
-    temperatures: Sequence[float] = (1.0,),
-) -> Worker:
-    """A worker with pools of these sizes. temperatures: of its drafts' confidences."""
-    config = network.setup.config
-    pools = make_pools(config, sizes.num_blocks, sizes.num_slots, device=options.device)
-    drafter = Drafter(network, pools, temperatures) if options.num_drafts else None
-    return Worker(network, pools, options.device, drafter)
-
-
-def make_scheduler(
-    options: EngineConfig, sizes: PoolSizes, step_time: StepTime | None = None
-) -> Scheduler:
-    """A scheduler with pools of these sizes. step_time: for drafts by confidence."""
-    bounds = SchedulerConfig(
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        max_model_len=options.max_model_len,
-    )
-    return Scheduler(
-        bounds,
-        BlockPool(sizes.num_blocks),
-        SlotPool(sizes.num_slots),
-        VerifyLengths(bounds, options.draft_schedule, step_time),
-    )
-
-
 def _after_weights(options: EngineConfig, args: EngineArgs) -> EngineConfig:
     """On a GPU the caches share what the weights have left, which is known only now."""
     if options.device != "cuda" or args.kv_cache_bytes is not None:
         return options
     free_bytes, _ = torch.cuda.mem_get_info()
     return replace(options, kv_cache_bytes=int(free_bytes * args.gpu_memory_utilization))
-
-
-def _log_pools(config: ModelConfig, options: EngineConfig, sizes: PoolSizes) -> None:
-    per_token = sizes.block_bytes / BLOCK_TOKENS
-    _LOG.info(
-        "caches: %d blocks of %d bytes (%.0f a token, %d tokens), %d slots of %d bytes",
-        sizes.num_blocks,
-        sizes.block_bytes,
-        per_token,
-        sizes.num_tokens,
-        sizes.num_slots,
-        sizes.slot_bytes,
-    )
-    for part in (*block_parts(config, _STORAGE), *slot_parts(config, _STORAGE)):
-        _LOG.info("  %s: %d layers, %d bytes each", part.name, part.num_layers, part.num_bytes)
-    _LOG.info("%s, computed in %s, %d threads", options.device, options.dtype, options.num_threads)

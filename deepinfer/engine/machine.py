@@ -6,8 +6,9 @@ from importlib import import_module
 
 import torch
 
-from deepinfer.config.engine import EngineArgs, Machine
+from deepinfer.config.engine import EngineArgs
 from deepinfer.config.env import Accelerator, Environment
+from deepinfer.config.machine import Machine
 from deepinfer.config.words import Device
 
 # What device=auto stands for; None is no DEEPINFER_ACCELERATOR.

@@ -58,6 +58,7 @@ def token_news(
         is_draft=progress.is_draft,
         num_drafted=num_drafts[0],
         num_verified=num_drafts[1],
+        num_cached=progress.request.num_cached,
     )
 
 

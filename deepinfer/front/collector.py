@@ -54,6 +54,7 @@ class Collector:
         # The first token follows nothing, so it has none.
         self._prompt_logprobs: list[TokenLogprob | None] = [None]
         self._num_drafted = self._num_verified = self._num_accepted = 0
+        self._num_cached = 0
         self._choices = [
             _Choice(
                 TextStream(
@@ -83,6 +84,8 @@ class Collector:
         self._prompt_logprobs += delta.prompt_logprobs
         self._num_drafted += delta.num_drafted
         self._num_verified += delta.num_verified
+        if delta.choice == 0:  # all continuations have the same prompt
+            self._num_cached = min(delta.num_cached, len(self._prompt_ids))
         text = ""
         if delta.token_id is not None:
             if self._first_token_s is None:
@@ -135,6 +138,7 @@ class Collector:
             if self._params.num_prompt_logprobs >= 0
             else None,
             timings=Timings(self._arrival_s, self._first_token_s, self._clock()),
+            num_cached_tokens=self._num_cached,
             drafts=DraftCounts(self._num_drafted, self._num_verified, self._num_accepted),
         )
 

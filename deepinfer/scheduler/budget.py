@@ -1,6 +1,6 @@
 """How the rows of a step are shared. A pure function; knows numbers only."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def share_rows(needs: Sequence[int], budget: int) -> list[int]:
@@ -38,3 +38,9 @@ def _water_level(needs: Sequence[int], budget: int) -> tuple[int, int]:
             return level, left - level * num_others
         left -= need
     raise AssertionError("the budget is enough for all")
+
+
+def demand_of(needs: Iterable[int]) -> tuple[int, int]:
+    """(rows that all could use together, how many of them could use more than one)."""
+    counts = list(needs)
+    return sum(counts), sum(need > 1 for need in counts)

@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from deepinfer.cache.layout import SLACK_ROWS
 from deepinfer.scheduler.request import Request, State
 from deepinfer.step import NO_IDS, Int32, StepPlan
 
@@ -117,11 +118,14 @@ def make_plan(scheduled: Scheduled) -> StepPlan:
         num_rows=num_rows,
         block_tables=scheduled.block_tables[slot_ids, :max_blocks],
         decoder_starts=np.array([request.decoder_start for request in requests], np.int32),
+        window_starts=np.array([request.window_start for request in requests], np.int32),
+        entry_starts=np.array([request.entry_start for request in requests], np.int32),
         token_ids=np.array(_new_tokens(scheduled), np.int32),
         sample_rows=_sample_rows(scheduled, ends),
         score_rows=score_rows,
         score_ids=score_ids,
         score_top=score_top,
+        **_known_tokens(scheduled),
         follows=np.array(scheduled.follows, np.int32) if max(scheduled.follows) >= 0 else NO_IDS,
     )
 
@@ -140,6 +144,23 @@ def _new_tokens(scheduled: Scheduled) -> list[int]:
             token_ids += request.tokens[start : start + num_rows - num_drafts]
             token_ids += request.draft_ids[:num_drafts]
     return token_ids
+
+
+def _known_tokens(scheduled: Scheduled) -> dict[str, Int32]:
+    """The last tokens before each replay that starts in this step."""
+    slots: list[int] = []
+    positions: list[int] = []
+    token_ids: list[int] = []
+    for request, start in zip(scheduled.requests, scheduled.starts, strict=True):
+        if start and start == request.window_start:
+            first = max(0, start - SLACK_ROWS)
+            positions += range(first, start)
+            slots += [request.slot_id] * (start - first)
+            token_ids += request.tokens[first:start]
+    if not token_ids:
+        return {}
+    found = {"known_slots": slots, "known_positions": positions, "known_ids": token_ids}
+    return {name: np.array(values, np.int32) for name, values in found.items()}
 
 
 def _sample_rows(scheduled: Scheduled, ends: Int32) -> Int32:

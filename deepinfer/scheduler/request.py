@@ -6,12 +6,14 @@ text, of probabilities, or of the other requests.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from deepinfer.cache.prefix import Chain
+from deepinfer.scheduler.limits import Limits
 
 # Whatever the owner of the requests tells them apart by; it must be hashable.
 RequestId = Any
@@ -28,28 +30,6 @@ class State(Enum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When the tokens of a request end.
-
-    max_tokens: most output tokens, at least 1.
-    min_tokens: so many output tokens come before an end token may end the request. (Choosing the
-        tokens keeps end tokens away until then; here they just do not count.)
-    stop_token_ids: they end the request, always.
-    eos_ids: they end it too, unless ignore_eos.
-    """
-
-    max_tokens: int
-    min_tokens: int = 0
-    stop_token_ids: frozenset[int] = frozenset()
-    ignore_eos: bool = False
-    eos_ids: frozenset[int] = frozenset()
-
-    def ends_with(self, token_id: int) -> bool:
-        """The token ends a request that has its least number of tokens."""
-        return token_id in self.stop_token_ids or (token_id in self.eos_ids and not self.ignore_eos)
-
-
 class Request:
     """One sequence.
 
@@ -63,6 +43,10 @@ class Request:
         each; None if not. num_scored: prompt rows whose scores were handed out, or will be by steps
         that were planned.
     decoder_start: as `StepPlan.decoder_starts`; it stays, whatever is computed how often.
+    cache_salt: shares blocks only with requests of the same salt. is_exact: what it gives must not
+        depend on what is cached. chain: keys of its blocks, None while it never ran.
+    window_start, entry_start: as of `StepPlan`, where it started from blocks of others. num_cached:
+        the tokens that it found so when it ran first.
     slot_id, block_ids: what it owns while it runs; -1 and none otherwise.
     arrival: its place in the order of arrival, given by the scheduler.
     num_drafts: how many drafts may follow the last token; good for the next step only. draft_ids:
@@ -73,11 +57,16 @@ class Request:
     __slots__ = (
         "arrival",
         "block_ids",
+        "cache_salt",
+        "chain",
         "decoder_start",
         "draft_ids",
         "draw_place",
+        "entry_start",
         "finish_reason",
+        "is_exact",
         "limits",
+        "num_cached",
         "num_computed",
         "num_drafts",
         "num_drawing",
@@ -92,6 +81,7 @@ class Request:
         "slot_id",
         "state",
         "tokens",
+        "window_start",
     )
 
     def __init__(
@@ -101,6 +91,9 @@ class Request:
         limits: Limits,
         score_top: int | None = None,
         decoder_start: int = 0,
+        *,
+        cache_salt: str | None = None,
+        is_exact: bool = False,
     ) -> None:
         self.request_id = request_id
         self.tokens = list(prompt_token_ids)
@@ -108,6 +101,9 @@ class Request:
         self.limits = limits
         self.score_top = score_top
         self.decoder_start = decoder_start
+        self.cache_salt, self.is_exact = cache_salt, is_exact
+        self.chain: Chain | None = None
+        self.window_start = self.entry_start = self.num_cached = 0
         self.arrival = -1
         self.state = State.WAITING
         self.finish_reason: Reason | None = None
@@ -160,6 +156,15 @@ class Request:
         self._check(State.WAITING)
         self.state = State.RUNNING
         self.slot_id, self.block_ids = slot_id, block_ids
+        self.window_start = self.entry_start = 0
+
+    def start_from(self, entry_start: int, window_start: int) -> None:
+        """It found the entries of so many tokens, and runs from `window_start` on."""
+        self._check(State.RUNNING)
+        self.entry_start, self.window_start = entry_start, window_start
+        self.num_computed = window_start
+        if not self.num_preemptions:
+            self.num_cached = entry_start
 
     def plan(self, num_rows: int, num_drafts: int, draw_place: int = -1) -> None:
         """A step will run `num_rows` of its rows, the last `num_drafts` of them drafts.

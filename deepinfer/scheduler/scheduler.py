@@ -28,26 +28,21 @@ ended or preempted request is still to get is dropped.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
 
 from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.layout import blocks_for
 from deepinfer.cache.slots import SlotPool
 from deepinfer.errors import ConfigError, RequestError
-from deepinfer.scheduler.budget import share_rows
+from deepinfer.scheduler.budget import demand_of, share_rows
 from deepinfer.scheduler.config import Counters, SchedulerConfig
-from deepinfer.scheduler.memory import Memory
+from deepinfer.scheduler.memory import Memory, spare_blocks
 from deepinfer.scheduler.plan import Scheduled, schedule_rows
+from deepinfer.scheduler.prefix_cache import PrefixCache
 from deepinfer.scheduler.request import Reason, Request, RequestId, State
-from deepinfer.scheduler.update import Progress, take_step
+from deepinfer.scheduler.update import Progress, stored_tokens, take_step
 from deepinfer.scheduler.verify_lengths import VerifyLengths
 from deepinfer.step import Bool, Int32
 
-# Running requests for one spare block when another is admitted. Without spare blocks the pool is
-# full at once, and requests are preempted over and over. Simulated, 64 at once of 1,000 tokens on
-# 256 blocks: without, 41 % of the rows are computed again; with one for every two, 2.5 %, in 4 %
-# more steps; with one for each, 0.7 %, in 11 % more.
-_RUNNING_PER_SPARE = 2
 # Planned steps whose results are not known yet.
 MAX_STEPS = 2
 
@@ -61,6 +56,7 @@ class Scheduler:
         blocks: BlockPool,
         slots: SlotPool,
         verify_lengths: VerifyLengths | None = None,
+        prefix: PrefixCache | None = None,
     ) -> None:
         need = blocks_for(config.max_model_len)
         if need > blocks.num_blocks:
@@ -72,7 +68,7 @@ class Scheduler:
             )
         self.config = config
         self.verify_lengths = verify_lengths or VerifyLengths(config)
-        self.memory = Memory(blocks, slots, config.max_model_len)
+        self.memory = Memory(blocks, slots, config.max_model_len, prefix)
         # Both in order of arrival, and all of the first before all of the second.
         self._running: dict[RequestId, Request] = {}
         self._waiting: OrderedDict[RequestId, Request] = OrderedDict()
@@ -114,9 +110,10 @@ class Scheduler:
         """
         assert request.arrival < 0, f"{request.request_id!r} was added before"
         self.check(request)
-        request.arrival = self._num_arrived
-        self._num_arrived += 1
+        request.arrival, self._num_arrived = self._num_arrived, self._num_arrived + 1
         self._waiting[request.request_id] = request
+        if (prefix := self.memory.prefix) is not None:
+            prefix.read_ahead(request)
 
     def check(self, request: Request) -> None:
         """Raise RequestError for a request that cannot be added.
@@ -174,6 +171,7 @@ class Scheduler:
             self._in_flight.pop().lose()
         while self._running:
             self._preempt_youngest()
+        self.memory.forget_all()
 
     def update(self, scheduled: Scheduled, token_ids: Int32, bad_rows: Bool) -> list[Progress]:
         """Take in what the oldest step brought; its drafts are known.
@@ -187,14 +185,22 @@ class Scheduler:
         assert scheduled is self._in_flight[0], "not the oldest step"
         self._in_flight.popleft()
         assert len(token_ids) == len(bad_rows) == scheduled.num_drawn, "one token a sampled row"
+        live = [place for place in range(len(scheduled.requests)) if scheduled.is_live(place)]
         progress: list[Progress] = []
+        ended: list[tuple[Request, Reason]] = []
         for request, news in take_step(scheduled, token_ids, bad_rows, self.config.max_model_len):
             progress += news
             reason = news[-1].finish_reason
             if reason is not None:
-                self._end(request, reason)
+                ended.append((request, reason))
             else:
                 self.memory.trim(request)
+        for request, num_stored in stored_tokens(scheduled, live):
+            self.memory.commit(request, num_stored)
+        for request, reason in ended:
+            if reason == "error":
+                self.memory.distrust(request)
+            self._end(request, reason)
         return progress
 
     def _is_ending(self, request: Request) -> bool:
@@ -225,12 +231,12 @@ class Scheduler:
         config, running = self.config, self._running
         if not self._waiting or len(running) >= config.max_num_seqs:
             return
-        demand, catching_up = _demand(running.values())
+        demand, catching_up = demand_of(request.num_due for request in running.values())
         while self._waiting and len(running) < config.max_num_seqs:
             if demand >= config.max_num_batched_tokens and catching_up >= config.max_catching_up:
                 return
             request = next(iter(self._waiting.values()))
-            if not self.memory.admit(request, num_spare=len(running) // _RUNNING_PER_SPARE):
+            if not self.memory.admit(request, num_spare=spare_blocks(len(running))):
                 return
             del self._waiting[request.request_id]
             running[request.request_id] = request
@@ -242,9 +248,3 @@ class Scheduler:
         request.finish(reason)
         if self._running.pop(request.request_id, None) is None:
             del self._waiting[request.request_id]
-
-
-def _demand(requests: Iterable[Request]) -> tuple[int, int]:
-    """(rows they could use together, how many of them could use more than one)."""
-    needs = [request.num_due for request in requests]
-    return sum(needs), sum(need > 1 for need in needs)

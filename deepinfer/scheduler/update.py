@@ -61,6 +61,16 @@ def take_step(
         first = end
 
 
+def stored_tokens(scheduled: Scheduled, live: Sequence[int]) -> Iterator[tuple[Request, int]]:
+    """How many tokens of each request at the places `live` are stored after the step, which was
+    taken: all but the last of one that drew a token, else up to its last row."""
+    sampled = set(scheduled.sampled)
+    for place in live:
+        request = scheduled.requests[place]
+        num_stored = scheduled.starts[place] + scheduled.num_rows[place]
+        yield request, len(request.tokens) - 1 if place in sampled else num_stored
+
+
 def take_tokens(
     request: Request,
     draft_ids: Sequence[int],

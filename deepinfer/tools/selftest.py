@@ -15,8 +15,8 @@ from torch import Tensor
 
 from deepinfer.checkpoint.load import Checkpoint, open_checkpoint
 from deepinfer.checkpoint.tiny import write_tiny
-from deepinfer.config.engine import usable_device
 from deepinfer.config.env import environment
+from deepinfer.config.machine import usable_device
 from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.engine.machine import DEVICES, this_machine
 from deepinfer.kernels.kernelset import KernelSet, load_kernels

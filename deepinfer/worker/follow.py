@@ -12,7 +12,24 @@ from torch import Tensor
 
 from deepinfer.sampling.arrays import on_device
 from deepinfer.step import Int64, SamplePlan, StepPlan
-from deepinfer.worker.inputs import Starts, known_starts
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Positions of the first rows of B sequences.
+
+    exact: int64 [B] on the device. least, most: int64 [B] on the host, equal where all is known.
+    """
+
+    exact: Tensor
+    least: Int64
+    most: Int64
+
+
+def known_starts(plan: StepPlan, device: str = "cpu") -> Starts:
+    """Those of a plan that follows nothing."""
+    least = plan.num_computed.astype(np.int64)
+    return Starts(on_device(least, device), least, least)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS
 from deepinfer.config.model import ModelConfig
 from deepinfer.sampling.arrays import on_device
 from deepinfer.step import Int64, StepPlan
+from deepinfer.worker.follow import Starts, known_starts
 
 # A sequence with at most this many rows shares its index-score product with others like it; a
 # longer one gets a product of its own, or the padding would cost more than the call.
@@ -62,24 +63,6 @@ class StepIndex:
     entries: dict[int, EntryIndex]
 
 
-@dataclass(frozen=True)
-class Starts:
-    """Positions of the first rows of B sequences.
-
-    exact: int64 [B] on the device. least, most: int64 [B] on the host, equal where all is known.
-    """
-
-    exact: Tensor
-    least: Int64
-    most: Int64
-
-
-def known_starts(plan: StepPlan, device: str = "cpu") -> Starts:
-    """Those of a plan that follows nothing."""
-    least = plan.num_computed.astype(np.int64)
-    return Starts(on_device(least, device), least, least)
-
-
 def index_step(
     config: ModelConfig, plan: StepPlan, starts: Starts | None = None, spare_block: int = 0
 ) -> StepIndex:
@@ -91,7 +74,7 @@ def index_step(
     starts = starts or known_starts(plan)
     rows = _rows(plan, starts)
     ring = config.sliding_window + SLACK_ROWS
-    window_index, history = _window(rows, config.sliding_window, ring)
+    window_index, history = _window(rows, config.sliding_window, ring, plan)
     window_rows = np.flatnonzero(rows.place >= rows.counts[rows.sequence] - ring)
     slack_rows = np.flatnonzero(rows.place >= rows.counts[rows.sequence] - SLACK_ROWS)
     at_window, at_slack = rows.tensor(window_rows), rows.tensor(slack_rows)
@@ -110,7 +93,7 @@ def index_step(
         slack_read=_in_ring(rows.slots, starts.exact - 1, SLACK_ROWS),
         lookback=_lookback(rows, config.engram_max_ngram_size),
         entries={
-            ratio: _entries(rows, plan.block_tables.astype(np.int64), ratio, spare_block)
+            ratio: _entries(rows, plan, ratio, spare_block)
             for ratio in sorted(set(config.compress_ratios) - {0})
         },
     )
@@ -162,14 +145,17 @@ def _in_ring(slot: Tensor, position: Tensor, ring: int) -> Tensor:
     return slot * ring + position % ring
 
 
-def _window(rows: _Rows, window: int, ring: int) -> tuple[Tensor, Tensor | None]:
+def _window(rows: _Rows, window: int, ring: int, plan: StepPlan) -> tuple[Tensor, Tensor | None]:
     """`Batch.window_index` [T, W], oldest position first, and the history that it needs, if any."""
     device = rows.position.device
     seen = rows.position[:, None] + torch.arange(1 - window, 1, device=device)
+    hidden = seen < 0
+    if (plan.window_starts > np.maximum(rows.starts.least - window + 1, 0)).any():
+        hidden = seen < rows.tensor(plan.window_starts.astype(np.int64))[rows.of_row][:, None]
     if rows.counts.max() <= ring - window + 1:
         # Writing so few rows cannot reach round the ring to a position that another one still sees.
         index = _in_ring(rows.slots[rows.of_row][:, None], seen, ring)
-        return torch.where(seen < 0, -1, index), None
+        return torch.where(hidden, -1, index), None
     kept = window - 1
     before = rows.starts.exact[:, None] + torch.arange(-kept, 0, device=device)
     history = _in_ring(rows.slots[:, None], before.clamp_min(0), ring).flatten()
@@ -179,13 +165,14 @@ def _window(rows: _Rows, window: int, ring: int) -> tuple[Tensor, Tensor | None]
         len(history) + rows.first_of[:, None] + back,
         rows.of_row[:, None] * kept + kept + back,
     )
-    return torch.where(seen < 0, -1, index), history
+    return torch.where(hidden, -1, index), history
 
 
 def _decoder_window(rows: _Rows, window_index: Tensor, plan: StepPlan) -> Tensor:
     """`Batch.decoder_window_index` [T, W]: nothing of positions before its sequence's start."""
     window = window_index.shape[1]
-    if (np.maximum(rows.starts.least - window + 1, 0) >= plan.decoder_starts).all():
+    first_seen = np.maximum(rows.starts.least - window + 1, plan.window_starts)
+    if (first_seen >= plan.decoder_starts).all():
         return window_index  # every generated token ends here
     seen = rows.position[:, None] + torch.arange(1 - window, 1, device=window_index.device)
     hidden_before = rows.tensor(plan.decoder_starts.astype(np.int64))[rows.of_row]
@@ -213,7 +200,8 @@ def _groups(rows: _Rows) -> tuple[Tensor, ...]:
     return tuple(groups)
 
 
-def _entries(rows: _Rows, block_tables: Int64, ratio: int, spare_block: int) -> EntryIndex:
+def _entries(rows: _Rows, plan: StepPlan, ratio: int, spare_block: int) -> EntryIndex:
+    block_tables = plan.block_tables.astype(np.int64)
     per_block = BLOCK_TOKENS // ratio
     least, most, counts = rows.starts.least, rows.starts.most, rows.counts
     # Where the start is not known, as many as could be completed from anywhere.
@@ -235,6 +223,10 @@ def _entries(rows: _Rows, block_tables: Int64, ratio: int, spare_block: int) -> 
     width = -(-((most + counts) // ratio).max() // per_block) * per_block
     table = rows.tensor(np.maximum(places.reshape(len(counts), -1)[:, :width], 0))
     write = table[of_entry, entry.clamp_max(table.shape[1] - 1)] if width else entry
+    if (plan.entry_starts > least).any():
+        # Others may read them, and what a replay makes of them is another thing.
+        kept_before = rows.tensor(plan.entry_starts.astype(np.int64))[of_entry]
+        write = torch.where(tokens[:, -1] < kept_before, spare_block * per_block, write)
     if (least != most).any():
         is_whole = back[:, -1:] <= last
         write = torch.where(is_whole[:, 0], write, spare_block * per_block)

@@ -5,7 +5,7 @@ and faults. Does not know what a call does.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import torch
 
 from deepinfer.step import DraftPlan, Drafts, SamplePlan, StepPlan, StepResult
+from deepinfer.worker.blobs import load, start_save
 from deepinfer.worker.worker import Worker
 
 T = TypeVar("T")
@@ -70,6 +71,14 @@ class Lane:
         """`Worker.start_sample`."""
         return self._call(partial(self.worker.start_sample, plan))
 
+    def save(self, block_ids: Sequence[int]) -> Pending[list[bytes]]:
+        """`blobs.start_save`: the blocks as they are after the calls before."""
+        return self._call(partial(start_save, self.worker.pools, block_ids))
+
+    def load(self, block_ids: Sequence[int], blobs: Sequence[bytes]) -> Pending[None]:
+        """`blobs.load`, before the calls behind."""
+        return self._call(partial(self._load, block_ids, blobs))
+
     def draft(self, plan: DraftPlan) -> Pending[Drafts]:
         """`Worker.start_draft`."""
         return self._call(partial(self.worker.start_draft, plan))
@@ -92,6 +101,10 @@ class Lane:
 
     def _launch(self, plan: StepPlan) -> Callable[[], None]:
         self.worker.launch(plan)
+        return lambda: None
+
+    def _load(self, block_ids: Sequence[int], blobs: Sequence[bytes]) -> Callable[[], None]:
+        load(self.worker.pools, block_ids, blobs)
         return lambda: None
 
     def _call(self, function: Callable[[], Callable[[], T]]) -> Pending[T]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.cache.layout import SLACK_ROWS
 from deepinfer.model.batch import Batch, EntryRows
 from deepinfer.model.network import Hidden, Network
 from deepinfer.sampling.arrays import fetch, on_device
@@ -60,6 +61,7 @@ class Worker:
     def launch(self, plan: StepPlan) -> None:
         """Run the plan's rows through all layers; their keys and values are stored."""
         assert self._launched is None  # its tokens were never drawn
+        self._tell_slots(plan)
         starts, token_ids = follow(plan, self._sampled, self._proposed, self.device)
         index = index_step(
             self.network.setup.config, plan, starts, spare_block=self.pools.spare_block
@@ -157,6 +159,18 @@ class Worker:
                 )
                 for ratio, rows in index.entries.items()
             },
+        )
+
+    def _tell_slots(self, plan: StepPlan) -> None:
+        """Put tokens that no row of theirs ran into slots."""
+        if not plan.known_ids.size:
+            return
+        at = plan.known_slots.astype(np.int64) * SLACK_ROWS + plan.known_positions % SLACK_ROWS
+        kept_ids = self.pools.token_ids.flatten()
+        kept_ids.index_copy_(
+            0,
+            on_device(at, self.device, torch.int64),
+            on_device(plan.known_ids, self.device, kept_ids.dtype),
         )
 
     def _store_index(self, index: StepIndex) -> StoreIndex:

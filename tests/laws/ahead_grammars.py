@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from deepinfer.config.env import environment
@@ -30,25 +32,33 @@ SO_ARGS: list[dict[str, Any]] = [
 ]
 
 
-class SharedGrammars(Grammars):
-    """Grammars of one engine, by a compiler that outlives it."""
+class InPlace:
+    """In a compiler's place: compiles without another process, so that grammars are there at once.
 
-    def __init__(self, compiler: Compiler, vocab_size: int) -> None:
-        super().__init__(lambda: compiler, vocab_size)
+    It outlives the engines that use it.
+    """
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+
+    @cache  # noqa: B019 (lives as long as the tests of a file)
+    def submit(self, text: str) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self._compiler._compile(text))
+        return future
 
     def close(self) -> None:
-        self._compiler = None
+        """Nothing: another engine may come."""
 
 
 @contextmanager
 def compiled(small: Small) -> Iterator[Callable[[], Grammars]]:
-    """A function that makes grammars for an engine: those of SO_ARGS are there at once."""
+    """A function that makes grammars for an engine."""
     vocab_size = small.source.config.vocab_size
     compiler = new_compiler(small.tokenizer, vocab_size, environment())
+    in_place: Any = InPlace(compiler)
     try:
-        for one in SO_ARGS:
-            compiler.submit(grammar_of(one) or "").result()
-        yield lambda: SharedGrammars(compiler, vocab_size)
+        yield lambda: Grammars(lambda: in_place, vocab_size)
     finally:
         compiler.close()
 

@@ -17,6 +17,7 @@ from deepinfer.step import Drafts as Proposals
 from deepinfer.worker.follow import Proposed
 from tests.laws.engines import Drafts, make_engine
 
+
 class Place(NamedTuple):
     """A request as far as a script knows it: drafts follow so many output tokens."""
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.slots import SlotPool
-from deepinfer.config.words import Accept, DraftSchedule
+from deepinfer.cache.tiers import Tiers
+from deepinfer.config.words import Accept, DraftSchedule, PrefixReplay
 from deepinfer.engine.drafting import Drafting
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.grammars import Grammars
@@ -24,6 +25,7 @@ from deepinfer.model.network import Network
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.scheduler.config import SchedulerConfig
+from deepinfer.scheduler.prefix_cache import PrefixCache
 from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.scheduler.step_time import StepTime
 from deepinfer.scheduler.verify_lengths import VerifyLengths
@@ -62,6 +64,8 @@ def make_engine(
     grammars: Grammars | None = None,
     drafts: Drafts = NO_DRAFTS,
     is_ahead: bool = False,
+    prefix: PrefixReplay | None = None,
+    tiers: Tiers | None = None,
 ) -> Engine:
     """An engine with nothing in it.
 
@@ -75,6 +79,9 @@ def make_engine(
         BlockPool(num_blocks),
         SlotPool(num_slots),
         VerifyLengths(bounds, drafts.schedule, step_time),
+        None
+        if prefix is None
+        else PrefixCache("m", "f", config.sliding_window, config.num_hidden_layers, prefix, tiers),
     )
     pools = make_pools(config, num_blocks, num_slots, dtype=kept_as)
     drafter = Drafter(network, pools) if drafts.num_drafts else None
@@ -207,6 +214,8 @@ def run_logits(
             num_rows=_int32(counts),
             block_tables=_tables([blocks[n] for n in names]),
             decoder_starts=_int32([0] * len(names)),
+            window_starts=_int32([0] * len(names)),
+            entry_starts=_int32([0] * len(names)),
             token_ids=_int32(list(chain.from_iterable(ids))),
             sample_rows=_int32([]),
             score_rows=_int32([]),

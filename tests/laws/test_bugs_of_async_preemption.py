@@ -42,7 +42,7 @@ def make(small: Small) -> Iterator[Make]:
         yield one
 
 
-@pytest.mark.parametrize(("num_rows", "num_drafts"), [(20, 0), (512, 0), (20, 3), (512, 3)])
+@pytest.mark.parametrize(("num_rows", "num_drafts"), [(20, 0), (512, 3)])
 def test_k01_preempted_again_and_again(
     small: Small, make: Make, num_rows: int, num_drafts: int
 ) -> None:
@@ -79,7 +79,7 @@ def preempting(engine: Engine, steps: set[int]) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize("num_times", [1, 2, 3])
+@pytest.mark.parametrize("num_times", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("num_drafts", [0, 1, 3, 5])
 def test_k02_preempted_while_a_step_is_under_way(
     small: Small, make: Make, num_drafts: int, num_times: int
@@ -89,7 +89,7 @@ def test_k02_preempted_while_a_step_is_under_way(
     jobs = mixed_jobs(3, (5, 30, 12), prompt_logprobs=0, frequency_penalty=0.5, max_tokens=8)
     expected = in_turn(small, jobs, num_rows=16)
     all_found = []
-    for first in (1, 2, 4, 6):
+    for first in (1, 3, 5):
         engine = make(num_drafts, num_rows=16)
         if num_drafts:
             play(engine, by_chance(answers_of(expected), (0.7, 0.5, 1.0), first))
@@ -100,7 +100,7 @@ def test_k02_preempted_while_a_step_is_under_way(
         check_said(said, outputs)
         all_found += found
     assert all_found.count(True) >= 2
-    assert len(all_found) >= 3 * num_times
+    assert len(all_found) >= 2 * num_times
 
 
 # ---- aborts --------------------------------------------------------------------------------------
@@ -131,6 +131,7 @@ def test_all_leave_while_a_step_is_under_way(small: Small, make: Make, num_draft
         assert engine.scheduler.counters.num_free_slots == 8
         assert rest(engine) == []
         assert_empty(engine)
+        assert engine._flight is None
 
 
 @pytest.mark.parametrize("num_drafts", [0, 3])
@@ -143,7 +144,7 @@ def test_a_new_request_of_the_same_name(small: Small, make: Make, num_drafts: in
         for n, length in enumerate((40, 24, 30))
     )
     expected = [in_turn(small, [job], num_rows=16)[0] for job in (stays, second)]
-    for num_steps in range(1, 9):
+    for num_steps in (1, 2, 3, 5, 7):
         engine = make(num_drafts, num_rows=16, num_slots=2)
         engine.submit("it", first.prompt, first.params)
         engine.submit("stays", stays.prompt, stays.params)
@@ -169,7 +170,7 @@ def test_who_stays_is_not_touched(small: Small, make: Make) -> None:
     jobs = jobs_of([9, 33, 5, 20], max_tokens=10, logprobs=1, prompt_logprobs=1)
     expected = in_turn(small, jobs)
     for leaves in range(4):
-        for num_steps in (1, 2, 3):
+        for num_steps in (1, 3):
             engine = make(3, num_rows=16)
             play(engine, by_chance(answers_of(expected), (0.8, 0.4)))
             gone = [

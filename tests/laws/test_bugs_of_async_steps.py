@@ -67,7 +67,9 @@ def wasted(engine: Engine) -> list[Scheduled]:
     return found
 
 
-@pytest.mark.parametrize("num_drafts", range(6))
+@pytest.mark.parametrize(
+    "num_drafts", [0, 1, 3, 5, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
+)
 def test_k08_no_step_too_many(small: Small, make: Make, num_drafts: int) -> None:
     """K08: a step runs for a request that is certain to have all its tokens, or brings it one."""
     (whole,) = in_turn(small, jobs_of([9], max_tokens=6))
@@ -123,6 +125,7 @@ def test_k08_an_end_that_nobody_foresees(
         checked(engine)
         steps, in_vain = launches(engine), wasted(engine)
         assert run_jobs(engine, small.tokenizer, [job]) == [expected]
+        assert engine.step() == []  # the step that ran for nobody
         assert len(in_vain) == 1
         assert sum(in_vain[0].num_rows) <= 1 + num_drafts
         if not num_drafts:
@@ -146,7 +149,7 @@ def mixture(is_structured: bool) -> list[Job]:
             SamplingParams(
                 temperature=(0, 1.2)[n // 4],
                 seed=n,
-                max_tokens=7,
+                max_tokens=6,
                 logprobs=n % 3,
                 frequency_penalty=n / 8,
                 so_args=SO_ARGS[n // 2] if is_structured and n % 2 else None,
@@ -160,10 +163,13 @@ def mixture(is_structured: bool) -> list[Job]:
 @pytest.fixture(scope="module")
 def alone(small: Small, grammars: Callable[[], Grammars]) -> dict[Any, list[RequestOutput]]:
     """What each of a mixture gives alone, step by step: by (is_replayed, is_structured)."""
-    found = {}
-    for is_replayed, is_structured in product((False, True), repeat=2):
+    found: dict[Any, list[RequestOutput]] = {}
+    for is_structured, is_replayed in product((False, True), repeat=2):
         outputs = []
-        for job in mixture(is_structured):
+        for number, job in enumerate(mixture(is_structured)):
+            if is_structured and job.params.so_args is None:
+                outputs.append(found[is_replayed, False][number])
+                continue
             engine = make_engine(
                 small.network, keep_tokens=KEEP if is_replayed else None, grammars=grammars()
             )
@@ -193,7 +199,7 @@ def test_k09_the_matrix(
     off, an answer is good alone and poor in a batch of 2 or 8."""
     is_ahead, is_chunked, has_drafts, is_replayed, is_structured = map(bool, switches)
     expected = alone[is_replayed, is_structured]
-    for batch in ([[0], [3]], [[0, 1], [6, 7]], [list(range(8))]):
+    for batch in ([[3]], [[0, 7]], [list(range(8))]):
         for numbers in batch:
             engine = make(
                 3 * has_drafts,

@@ -24,6 +24,7 @@ PERSON = (
     'root ::= "{\\"name\\": \\"" [a-z]{1,12} "\\", \\"age\\": " [1-9] [0-9]{0,2} ", \\"tags\\": [" '
     'tag (", " tag){0,4} "]}"\ntag ::= "\\"" [a-z]{1,8} "\\""'
 )
+AHEAD = {"draft_schedule": "fixed", "async_scheduling": True}
 SHORT = [FIXED[4], {"draft_schedule": "confidence"}]
 SAMPLED: dict[str, dict[str, Any]] = {
     "temperature 0.7": {"temperature": 0.7},
@@ -125,9 +126,11 @@ def check_sampled(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLED)
-def test_seeded_answers_are_the_same(name):
+@pytest.mark.parametrize("batch", [1, 8, 32])
+@pytest.mark.parametrize("way", [*WAYS, AHEAD], ids=str)
+def test_seeded_answers_are_the_same(name, batch, way):
     """One seed gives several answers: by schedule, length of drafts, batch or order (F01, F02)."""
-    check_sampled(name, 32, 32, [1, 8, 32], WAYS)
+    check_sampled(name, 32, 32, [batch], [way])
 
 
 @pytest.mark.parametrize("name", ["penalties", "grammar"])

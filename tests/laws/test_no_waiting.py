@@ -109,7 +109,7 @@ class Gate:
 def overlaps(engine: Engine, patience_s: float) -> bool:
     """With the device held, the host gets through all that needs no result, step after step."""
     for n, ask in enumerate(ASKS):
-        params = SamplingParams(**ask, max_tokens=40, ignore_eos=True)
+        params = SamplingParams(**ask, max_tokens=20, ignore_eos=True)
         engine.submit(str(n), some_ids(n, 20), params)
     with Gate(engine) as gate:
         # Nothing is known, and a second step is planned and launched.

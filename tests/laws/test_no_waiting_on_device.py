@@ -94,7 +94,7 @@ def run(engine: Engine, small: Small, *, is_guarded: bool) -> list[RequestOutput
     ],
     ids=["no drafts", "coupled, chunks", "rejection, replay", "confidence"],
 )
-@pytest.mark.parametrize("is_ahead", [True, False])
+@pytest.mark.parametrize("is_ahead", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_device_code_does_not_wait(
     small: Small,
     network: Network,

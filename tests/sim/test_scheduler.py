@@ -12,7 +12,8 @@ import pytest
 from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.slots import SlotPool
 from deepinfer.scheduler.config import SchedulerConfig
-from deepinfer.scheduler.request import Limits, Request
+from deepinfer.scheduler.limits import Limits
+from deepinfer.scheduler.request import Request
 from deepinfer.scheduler.scheduler import Scheduler
 from tests.sim.fake_device import VOCAB_SIZE, FakeDevice
 from tests.sim.loop import Loop

@@ -10,8 +10,9 @@ from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.layout import BLOCK_TOKENS, blocks_for
 from deepinfer.cache.slots import SlotPool
 from deepinfer.scheduler.config import SchedulerConfig
+from deepinfer.scheduler.limits import Limits
 from deepinfer.scheduler.plan import Scheduled
-from deepinfer.scheduler.request import Limits, Request, State
+from deepinfer.scheduler.request import Request, State
 from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.scheduler.step_time import StepTime
 from deepinfer.scheduler.update import Progress

@@ -45,6 +45,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "first_n_token_no_eos": (-1, 2, HUGE, 1.0, math.nan, "1", None, True),
     "max_thinking_tokens": (-1, HUGE, 1.0, math.nan, "1", True),
     "so_args": ("json", 5, [], True),
+    "cache_salt": (5, True, b"a", ["a"]),
 }
 RIGHT: dict[str, tuple[object, ...]] = {
     "temperature": (0, 0.0, -0.0, 1e-300, 1e-5, 1, 2.5, 1e308, np.float64(0.5)),
@@ -69,6 +70,7 @@ RIGHT: dict[str, tuple[object, ...]] = {
     "golden_token_ids": ((), (-1, 0, 5)),
     "first_n_token_no_eos": (0, 1),
     "max_thinking_tokens": (None, 0, 5),
+    "cache_salt": (None, "", "tenant"),
     "so_args": (
         None,
         {"schema_type": "json", "schema": {"type": "null"}},

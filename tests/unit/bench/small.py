@@ -4,8 +4,8 @@ from deepinfer.checkpoint.tiny import tiny_config
 from deepinfer.config.engine import EngineArgs, resolve
 from deepinfer.config.model import ModelConfig, parse_model_config
 from deepinfer.engine.engine import Engine
-from deepinfer.engine.loading import lay_out, make_scheduler
 from deepinfer.engine.machine import this_machine
+from deepinfer.engine.parts import lay_out, make_scheduler
 from deepinfer.kernels.kernelset import KernelSet, load_kernels
 from deepinfer.model.network import Network
 from deepinfer.worker.build import build_dummy

@@ -4,11 +4,13 @@ name.
 
 import math
 from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deepinfer.config.engine import EngineArgs, EngineConfig, Machine, engine_args, resolve
+from deepinfer.config.engine import EngineArgs, EngineConfig, engine_args, resolve
+from deepinfer.config.machine import Machine
 from deepinfer.config.model import ModelConfig
 from deepinfer.errors import ConfigError
 
@@ -30,6 +32,11 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "gpu_memory_utilization": (0, -0.1, 1.01, math.nan, math.inf, "0.9", None, True),
     "batch_invariant": ("on", 1, 0),
     "async_scheduling": ("on", "false", 1, 0),
+    "enable_prefix_caching": ("on", "false", 1, 0),
+    "prefix_replay": ("off", "mask", "", None, True),
+    "kv_host_bytes": (-1, 2**60 + 1, 1e9, "1G", None, True),
+    "kv_disk_dir": (5, True, []),
+    "kv_disk_bytes": (-1, 2**60 + 1, 1e9, "1G", None, True),
     "replay": ("on", "compact", "", "MASK", False, 1, []),
     "keep_tokens": (-1, 2**31, 140.0, "140", True),
     "draft_schedule": ("on", "", "FIXED", True, 5),
@@ -79,7 +86,27 @@ def test_defaults(tiny_config: ModelConfig) -> None:
         num_drafts=5,
         accept="auto",
         async_scheduling=False,
+        enable_prefix_caching=True,
+        prefix_replay="bounded",
+        kv_host_bytes=0,
+        kv_disk_dir=None,
+        kv_disk_bytes=0,
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [({"kv_disk_dir": "x"}, "kv_disk_bytes"), ({"kv_disk_bytes": 5}, "kv_disk_dir")],
+)
+def test_a_disk_needs_a_folder_and_a_size(
+    options: dict[str, Any], where: str, tiny_config: ModelConfig
+) -> None:
+    """Half of it is given, and nothing is kept on a disk."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(EngineArgs(**options), tiny_config, PLAIN)
+    assert caught.value.where == where
+    both = EngineArgs(kv_disk_dir="x", kv_disk_bytes=5)
+    assert resolve(both, tiny_config, PLAIN).kv_disk_dir == Path("x")
 
 
 @pytest.mark.parametrize(

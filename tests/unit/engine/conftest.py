@@ -9,7 +9,8 @@ import torch
 
 from deepinfer.config.engine import EngineArgs
 from deepinfer.engine.engine import Engine
-from deepinfer.engine.loading import LoadedModel, lay_out, load_model, make_scheduler
+from deepinfer.engine.loading import LoadedModel, load_model
+from deepinfer.engine.parts import lay_out, make_scheduler
 from deepinfer.model.network import Network
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker

@@ -8,12 +8,13 @@ import pytest
 
 from deepinfer import LLM, SamplingParams
 from deepinfer.cache.layout import PoolSizes
-from deepinfer.config.engine import EngineArgs, EngineConfig, Machine, resolve
+from deepinfer.config.engine import EngineArgs, EngineConfig, resolve
 from deepinfer.config.env import Environment
+from deepinfer.config.machine import Machine
 from deepinfer.config.model import ModelConfig
 from deepinfer.engine import load_drafts
 from deepinfer.engine.load_drafts import check_drafts, make_drafting
-from deepinfer.engine.loading import make_worker
+from deepinfer.engine.parts import make_worker
 from deepinfer.errors import ConfigError
 from deepinfer.worker.worker import Worker
 from tests.laws.networks import open_source

@@ -7,7 +7,8 @@ import numpy as np
 from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.slots import SlotPool
 from deepinfer.scheduler.config import SchedulerConfig
-from deepinfer.scheduler.request import Limits, Request
+from deepinfer.scheduler.limits import Limits
+from deepinfer.scheduler.request import Request
 from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.scheduler.update import Progress
 

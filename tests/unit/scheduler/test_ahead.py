@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from deepinfer.scheduler.limits import Limits
 from deepinfer.scheduler.plan import Scheduled, make_plan
-from deepinfer.scheduler.request import Limits, Request
+from deepinfer.scheduler.request import Request
 from deepinfer.scheduler.scheduler import Scheduler
 from tests.unit.scheduler.desk import add, make_scheduler
 

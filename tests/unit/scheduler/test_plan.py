@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from deepinfer.scheduler.limits import Limits
 from deepinfer.scheduler.plan import make_plan
-from deepinfer.scheduler.request import Limits, Request
+from deepinfer.scheduler.request import Request
 from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.step import StepPlan
 from tests.unit.scheduler.desk import make_scheduler, step

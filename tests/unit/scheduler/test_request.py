@@ -2,7 +2,8 @@
 
 import pytest
 
-from deepinfer.scheduler.request import Limits, Request, State
+from deepinfer.scheduler.limits import Limits
+from deepinfer.scheduler.request import Request, State
 from deepinfer.scheduler.update import end_reason
 
 EOS = 9

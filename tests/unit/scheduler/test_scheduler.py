@@ -7,7 +7,8 @@ from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.slots import SlotPool
 from deepinfer.errors import ConfigError, RequestError
 from deepinfer.scheduler.config import SchedulerConfig
-from deepinfer.scheduler.request import Limits, Request, State
+from deepinfer.scheduler.limits import Limits
+from deepinfer.scheduler.request import Request, State
 from deepinfer.scheduler.scheduler import Scheduler
 from tests.unit.scheduler.desk import add, make_scheduler, step
 

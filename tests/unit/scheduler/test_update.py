@@ -2,7 +2,8 @@
 
 import pytest
 
-from deepinfer.scheduler.request import Limits, Request
+from deepinfer.scheduler.limits import Limits
+from deepinfer.scheduler.request import Request
 from deepinfer.scheduler.update import take_tokens
 
 

@@ -9,7 +9,8 @@ from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.slots import SlotPool
 from deepinfer.scheduler.config import SchedulerConfig
 from deepinfer.scheduler.draft_schedule import choose_threshold, survival_rates, verify_above
-from deepinfer.scheduler.request import Limits, Request
+from deepinfer.scheduler.limits import Limits
+from deepinfer.scheduler.request import Request
 from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.scheduler.step_time import StepTime
 from deepinfer.scheduler.verify_lengths import VerifyLengths

@@ -37,6 +37,8 @@ def plan_of(
         num_rows=int32(num_rows),
         block_tables=np.zeros((count, 1), np.int32),
         decoder_starts=int32([0] * count),
+        window_starts=int32([0] * count),
+        entry_starts=int32([0] * count),
         token_ids=int32(token_ids),
         sample_rows=int32(sample_rows),
         score_rows=NO_IDS,

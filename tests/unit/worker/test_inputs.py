@@ -18,7 +18,7 @@ from torch import Tensor
 from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS, blocks_for
 from deepinfer.config.model import ModelConfig
 from deepinfer.step import StepPlan
-from deepinfer.worker.inputs import StepIndex, Starts, index_step
+from deepinfer.worker.inputs import Starts, StepIndex, index_step
 
 Tag = tuple[int, int]  # sequence, position
 NUM_SLOTS, NUM_BLOCKS = 5, 20
@@ -39,6 +39,8 @@ def plan_of(
         num_rows=np.array(counts, np.int32),
         block_tables=tables,
         decoder_starts=np.array(decoder_starts or [0] * len(rows), np.int32),
+        window_starts=np.zeros(len(rows), np.int32),
+        entry_starts=np.zeros(len(rows), np.int32),
         token_ids=np.zeros(sum(counts), np.int32),
         sample_rows=none,
         score_rows=none,

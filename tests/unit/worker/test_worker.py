@@ -43,6 +43,8 @@ def plan_of(sampled: list[int], scored: list[int] | None = None, top: int = 0) -
         num_rows=int32(5, 2),
         block_tables=np.array([[3], [1]], np.int32),
         decoder_starts=int32(0, 0),
+        window_starts=int32(0, 0),
+        entry_starts=int32(0, 0),
         token_ids=int32(*IDS, 50, 51),
         sample_rows=int32(*sampled),
         score_rows=int32(*scored),

@@ -1,0 +1,144 @@
+"""The parts of an engine, made from options that are decided: sizes, worker, scheduler."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from deepinfer.cache.blocks import BlockPool
+from deepinfer.cache.disk_tier import DiskTier
+from deepinfer.cache.host_tier import HostTier
+from deepinfer.cache.layout import (
+    BLOCK_TOKENS,
+    PoolSizes,
+    Storage,
+    block_parts,
+    blocks_for,
+    pool_sizes,
+    slot_parts,
+    total_bytes,
+)
+from deepinfer.cache.slots import SlotPool
+from deepinfer.cache.tiers import Tiers
+from deepinfer.config.engine import EngineConfig
+from deepinfer.config.model import ModelConfig
+from deepinfer.errors import ConfigError
+from deepinfer.model.network import Network
+from deepinfer.scheduler.config import SchedulerConfig
+from deepinfer.scheduler.prefix_cache import PrefixCache
+from deepinfer.scheduler.scheduler import Scheduler
+from deepinfer.scheduler.step_time import StepTime
+from deepinfer.scheduler.verify_lengths import VerifyLengths
+from deepinfer.worker.drafter import Drafter
+from deepinfer.worker.pools import make_pools
+from deepinfer.worker.worker import Worker
+
+# Every value of the caches' formats is exact in bfloat16, whatever is computed in.
+_STORAGE: Storage = "bfloat16"
+_LOG = logging.getLogger("deepinfer")
+
+
+def lay_out(config: ModelConfig, options: EngineConfig) -> tuple[EngineConfig, PoolSizes]:
+    """Sizes of the pools, and the options with the longest sequence that they hold.
+
+    A length that the user named is an error if it does not fit; else as much as fits, and the log
+    says so.
+    """
+    budget, num_seqs = options.kv_cache_bytes, options.max_num_seqs
+    longest = options.max_model_len
+    if not options.asked_model_len:
+        left = budget - num_seqs * total_bytes(slot_parts(config, _STORAGE))
+        fits = left // total_bytes(block_parts(config, _STORAGE)) * BLOCK_TOKENS
+        if fits < 2:
+            raise ConfigError(
+                f"{budget} bytes hold no block beside {num_seqs} slots",
+                where="kv_cache_bytes",
+                hint="raise it, or lower max_num_seqs",
+            )
+        longest = min(longest, fits)
+        if longest < options.max_model_len:
+            _LOG.info("max_model_len is %d: memory holds no more", longest)
+    sizes = pool_sizes(config, _STORAGE, budget, num_seqs, longest)
+    # More blocks than all sequences could ever fill would only make the tables wider.
+    most = num_seqs * blocks_for(longest)
+    if sizes.num_blocks > most:
+        sizes = replace(sizes, num_blocks=most, num_tokens=most * BLOCK_TOKENS)
+    return replace(options, max_model_len=longest), sizes
+
+
+def make_worker(
+    network: Network,
+    options: EngineConfig,
+    sizes: PoolSizes,
+    temperatures: Sequence[float] = (1.0,),
+) -> Worker:
+    """A worker with pools of these sizes. temperatures: of its drafts' confidences."""
+    config = network.setup.config
+    pools = make_pools(config, sizes.num_blocks, sizes.num_slots, device=options.device)
+    drafter = Drafter(network, pools, temperatures) if options.num_drafts else None
+    return Worker(network, pools, options.device, drafter)
+
+
+def make_prefix_cache(
+    config: ModelConfig, options: EngineConfig, model_id: str, num_bytes: int
+) -> PrefixCache | None:
+    """The rules by which prefixes are found, and the tiers; None without.
+
+    model_id: tells weights apart. num_bytes: of a block. Raises ConfigError for a folder that
+    cannot be used.
+    """
+    if not options.enable_prefix_caching:
+        return None
+    how = (_STORAGE, options.device, options.dtype, options.weight_dtype, options.act_quant)
+    cache_format = " ".join(how)
+    host = HostTier(options.kv_host_bytes) if options.kv_host_bytes else None
+    disk = None
+    if options.kv_disk_dir is not None:
+        identity = f"{model_id} {cache_format} {num_bytes}".encode()
+        disk = DiskTier(options.kv_disk_dir, options.kv_disk_bytes, identity)
+    return PrefixCache(
+        model_id,
+        cache_format,
+        tiers=Tiers(num_bytes, host, disk) if host or disk else None,
+        window=config.sliding_window,
+        depth=config.num_hidden_layers,
+        replay=options.prefix_replay,
+    )
+
+
+def make_scheduler(
+    options: EngineConfig,
+    sizes: PoolSizes,
+    step_time: StepTime | None = None,
+    prefix: PrefixCache | None = None,
+) -> Scheduler:
+    """A scheduler with pools of these sizes. step_time: for drafts by confidence. prefix: None
+    finds no prefixes."""
+    bounds = SchedulerConfig(
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=options.max_model_len,
+    )
+    return Scheduler(
+        bounds,
+        BlockPool(sizes.num_blocks),
+        SlotPool(sizes.num_slots),
+        VerifyLengths(bounds, options.draft_schedule, step_time),
+        prefix,
+    )
+
+
+def log_pools(config: ModelConfig, options: EngineConfig, sizes: PoolSizes) -> None:
+    """What the caches hold, and of what."""
+    per_token = sizes.block_bytes / BLOCK_TOKENS
+    _LOG.info(
+        "caches: %d blocks of %d bytes (%.0f a token, %d tokens), %d slots of %d bytes",
+        sizes.num_blocks,
+        sizes.block_bytes,
+        per_token,
+        sizes.num_tokens,
+        sizes.num_slots,
+        sizes.slot_bytes,
+    )
+    for part in (*block_parts(config, _STORAGE), *slot_parts(config, _STORAGE)):
+        _LOG.info("  %s: %d layers, %d bytes each", part.name, part.num_layers, part.num_bytes)
+    _LOG.info("%s, computed in %s, %d threads", options.device, options.dtype, options.num_threads)
