@@ -15,7 +15,7 @@ from deepinfer.config.elsewhere import ELSEWHERE
 from deepinfer.config.machine import Machine, cache_bytes, usable_device
 from deepinfer.config.model import ModelConfig
 from deepinfer.config.option_checks import check_disk, one_of, whole, whole_or, yes_or_no
-from deepinfer.config.replay import check_replay, decide_keep_tokens
+from deepinfer.config.replay import check_replay, decide_keep_tokens, decide_prefix_replay
 from deepinfer.config.words import (
     Accept,
     ActQuant,
@@ -63,7 +63,8 @@ class EngineArgs:
     enable_prefix_caching: what was computed of a prompt or an answer serves later requests that
         begin with the same tokens. prefix_replay: bounded runs the last window before a hit's end
         again, an approximation (docs/limits.md); exact as much as it takes to give the same as
-        without a hit, and is meant by batch_invariant=True.
+        without a hit. None is exact where rows do not depend on their batch, as on a CPU, else
+        bounded; batch_invariant=True is always exact.
     kv_host_bytes: of host memory for what the device's blocks hold no more; 0 is none.
     kv_disk_dir, kv_disk_bytes: a folder for the same, which outlives the process and may be shared
         by processes of this machine, and how much it may take; None and 0 are none.
@@ -93,7 +94,7 @@ class EngineArgs:
     replay: Replay | None = None
     keep_tokens: int | None = None
     enable_prefix_caching: bool = True
-    prefix_replay: PrefixReplay = "bounded"
+    prefix_replay: PrefixReplay | None = None
     kv_host_bytes: int = 0
     kv_disk_dir: str | Path | None = None
     kv_disk_bytes: int = 0
@@ -161,11 +162,12 @@ def check_options(args: EngineArgs, machine: Machine) -> None:
         ("weight_dtype", WeightDtype),
         ("act_quant", ActQuant),
         ("load_format", LoadFormat),
-        ("prefix_replay", PrefixReplay),
     ):
         one_of(name, getattr(args, name), get_args(words))
     if args.replay is not None:
         check_replay(args.replay)
+    if args.prefix_replay is not None:
+        one_of("prefix_replay", args.prefix_replay, get_args(PrefixReplay))
     check_words(args.draft_schedule, args.accept)
     check_disk(args.kv_disk_dir, args.kv_disk_bytes)
     for name in ("data_parallel_size", "context_parallel_size", "expert_parallel_size"):
@@ -223,7 +225,7 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         kv_host_bytes=whole("kv_host_bytes", args.kv_host_bytes, 0, 2**60),
         kv_disk_dir=None if args.kv_disk_dir is None else Path(args.kv_disk_dir),
         kv_disk_bytes=args.kv_disk_bytes,
-        prefix_replay="exact" if args.batch_invariant else args.prefix_replay,
+        prefix_replay=decide_prefix_replay(args.prefix_replay, args.batch_invariant, device),
         draft_schedule=draft_schedule,
         num_drafts=decide_num_drafts(draft_schedule, args.num_drafts, model),
         accept=args.accept,

@@ -10,7 +10,7 @@ from typing import Final, get_args
 from deepinfer.config.drafts import MOST_DRAFTS
 from deepinfer.config.model import ModelConfig
 from deepinfer.config.option_checks import one_of, whole
-from deepinfer.config.words import Replay
+from deepinfer.config.words import PrefixReplay, Replay
 from deepinfer.errors import ConfigError
 
 KEEP_TOKENS: Final = 140
@@ -54,6 +54,17 @@ def decide_keep_tokens(replay: Replay, asked: int | None, config: ModelConfig) -
         "keep_tokens (DEEPINFER_YOCO_PREFILL_KEEP_TOKENS) so, or replay=off"
     )
     return whole("keep_tokens", keep_tokens, least, _MOST, hint)
+
+
+def decide_prefix_replay(
+    asked: PrefixReplay | None, batch_invariant: bool | None, device: str
+) -> PrefixReplay:
+    """How the end of a prefix hit is run again. Where one seed gives one answer, a hit must not
+    change it: exact, unless the user asks for the approximation by name."""
+    if batch_invariant:
+        return "exact"
+    is_invariant = device == "cpu" and batch_invariant is None
+    return asked or ("exact" if is_invariant else "bounded")
 
 
 def decoder_start(num_prompt: int, keep_tokens: int | None) -> int:

@@ -136,6 +136,8 @@ def measure(engine: Engine, prompts: Sequence[Sequence[int]], batch: int) -> Pac
 
 def main(model: str | None, options: Mapping[str, Any], show: Callable[[str], None]) -> int:
     """Print both tables. options: of `LLM`."""
+    # The same prompts come again and again: each time they are to be computed.
+    options = {**options, "enable_prefix_caching": False}
     with LLM(model, **{**options, "draft_schedule": "off"}) as llm:
         prompts = make_prompts(llm, 3 * max(BATCHES))
         for line in trace_lines(traces(llm, prompts)):

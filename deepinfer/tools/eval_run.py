@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final, NamedTuple
+from uuid import uuid4
 
 from deepinfer.entrypoints.llm import LLM
 from deepinfer.front.chat import Chat, chat_output, new_answers, prepare_chat
@@ -53,7 +54,8 @@ def answer(llm: LLM, examples: Sequence[Example]) -> list[Answered]:
     chats = [asked(llm, example) for example in examples]
     outputs = llm.generate(
         prompt_token_ids=[chat.prompt_ids for chat in chats],
-        sampling_params=[chat.params for chat in chats],
+        # A salt each: what a network computed that was changed meanwhile must not serve another.
+        sampling_params=[replace(chat.params, cache_salt=uuid4().hex) for chat in chats],
     )
     return [
         Answered(example, _message(llm, chat, output), chat.prompt_ids, output.token_ids)

@@ -33,7 +33,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "batch_invariant": ("on", 1, 0),
     "async_scheduling": ("on", "false", 1, 0),
     "enable_prefix_caching": ("on", "false", 1, 0),
-    "prefix_replay": ("off", "mask", "", None, True),
+    "prefix_replay": ("off", "mask", "", True),
     "kv_host_bytes": (-1, 2**60 + 1, 1e9, "1G", None, True),
     "kv_disk_dir": (5, True, []),
     "kv_disk_bytes": (-1, 2**60 + 1, 1e9, "1G", None, True),
@@ -87,11 +87,29 @@ def test_defaults(tiny_config: ModelConfig) -> None:
         accept="auto",
         async_scheduling=False,
         enable_prefix_caching=True,
-        prefix_replay="bounded",
+        prefix_replay="exact",
         kv_host_bytes=0,
         kv_disk_dir=None,
         kv_disk_bytes=0,
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "machine", "expected"),
+    [
+        ({}, PLAIN, "exact"),
+        ({"prefix_replay": "bounded"}, PLAIN, "bounded"),
+        ({"batch_invariant": False}, PLAIN, "bounded"),
+        ({"batch_invariant": True, "prefix_replay": "bounded"}, PLAIN, "exact"),
+        ({}, NVIDIA, "bounded"),
+        ({"prefix_replay": "exact"}, NVIDIA, "exact"),
+    ],
+)
+def test_prefix_replay(
+    options: dict[str, Any], machine: Machine, expected: str, tiny_config: ModelConfig
+) -> None:
+    """The same seeded request gives another answer when its prompt is found."""
+    assert resolve(EngineArgs(**options), tiny_config, machine).prefix_replay == expected
 
 
 @pytest.mark.parametrize(
