@@ -38,3 +38,48 @@ class Delta:
     num_verified: int = 0
     num_cached: int = 0
     error: RequestError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """How an engine stands, and what it did since its start. Counts from the start end in `_total`.
+
+    running, waiting: requests; waiting ones own no memory. blocks, free_blocks, kept_blocks: all;
+    those without an owner; of these, those whose content can still be found. slots, free_slots.
+    prompt_tokens_total: of requests that began to run, those found in the cache included.
+    output_tokens_total: emitted. preemptions_total: requests whose memory was taken.
+    looked_up_tokens_total, hit_tokens_total: of the prefix cache; host_hit_tokens_total and
+    disk_hit_tokens_total: of the hit ones, those that came from a tier. replayed_tokens_total: hit
+    ones that ran again. evicted_blocks_total: kept blocks that were overwritten.
+    host_bytes, disk_bytes: what the tiers hold. disk_faults_total: files that were torn, damaged or
+    foreign, and errors of the file system. disk_is_on: None without a disk.
+    draft_rounds_total: sequences in steps that drew a token for them, each counted in each step.
+    drafted, verified and accepted: drafts; accepted_by_slot: of each place in a block of drafts.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    blocks: int = 0
+    free_blocks: int = 0
+    kept_blocks: int = 0
+    slots: int = 0
+    free_slots: int = 0
+    steps_total: int = 0
+    prompt_tokens_total: int = 0
+    output_tokens_total: int = 0
+    preemptions_total: int = 0
+    looked_up_tokens_total: int = 0
+    hit_tokens_total: int = 0
+    host_hit_tokens_total: int = 0
+    disk_hit_tokens_total: int = 0
+    replayed_tokens_total: int = 0
+    evicted_blocks_total: int = 0
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    disk_faults_total: int = 0
+    disk_is_on: bool | None = None
+    draft_rounds_total: int = 0
+    drafted_total: int = 0
+    verified_total: int = 0
+    accepted_total: int = 0
+    accepted_by_slot: tuple[int, ...] = ()

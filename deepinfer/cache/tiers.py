@@ -10,16 +10,19 @@ from deepinfer.cache.disk_tier import DiskTier
 from deepinfer.cache.host_tier import HostTier
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tiers:
     """Both, as far as there are any. blob_bytes: of every blob; another length is a miss.
 
-    What is put goes to both. What is got from the disk goes to the host, too.
+    What is put goes to both. What is got from the disk goes to the host, too. num_host_hits,
+    num_disk_hits: blobs that `get` gave, by where they came from, from the start.
     """
 
     blob_bytes: int
     host: HostTier | None = None
     disk: DiskTier | None = None
+    num_host_hits: int = 0
+    num_disk_hits: int = 0
 
     def has(self, key: bytes) -> bool:
         """`get` is likely to find it."""
@@ -29,11 +32,16 @@ class Tiers:
 
     def get(self, key: bytes) -> bytes | None:
         """The blob, if it is there and whole."""
-        blob = None if self.host is None else self.host.get(key)
-        if blob is None and self.disk is not None:
-            blob = self.disk.get(key)
-            if blob is not None and self.host is not None:
+        blob = None if self.host is None else self._whole(self.host.get(key))
+        if blob is not None:
+            self.num_host_hits += 1
+        elif self.disk is not None and (blob := self._whole(self.disk.get(key))) is not None:
+            self.num_disk_hits += 1
+            if self.host is not None:
                 self.host.put(key, blob)
+        return blob
+
+    def _whole(self, blob: bytes | None) -> bytes | None:
         return blob if blob is not None and len(blob) == self.blob_bytes else None
 
     def put(self, key: bytes, blob: bytes) -> None:

@@ -12,9 +12,10 @@ from deepinfer.engine.flight import Flight, Key
 from deepinfer.engine.grammars import Grammars
 from deepinfer.engine.news import prompt_news, token_news
 from deepinfer.engine.sample_plan import build_sample_plan
+from deepinfer.engine.stats import engine_stats
 from deepinfer.engine.tiering import Tiering
 from deepinfer.errors import RequestError
-from deepinfer.messages import Delta
+from deepinfer.messages import Delta, EngineStats
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.scheduler.plan import make_plan
 from deepinfer.scheduler.request import Reason
@@ -68,6 +69,10 @@ class Engine:
         """There are requests that have not ended, or news of them. A step that runs for nobody any
         more is taken in whenever the next one comes."""
         return bool(self._news) or self.scheduler.has_work or bool(self._grammars)
+
+    def stats(self) -> EngineStats:
+        """How it stands, and what it did."""
+        return engine_stats(self)
 
     def close(self) -> None:
         """End the processes that compile grammars, and the lane's thread; write to the disk what is

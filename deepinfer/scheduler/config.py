@@ -1,4 +1,4 @@
-"""`SchedulerConfig`, the bounds of a step and of a sequence; `Counters`, what stands and runs."""
+"""`SchedulerConfig`, the bounds of a step and of a sequence; `Counters` and `Totals`."""
 
 from dataclasses import dataclass
 
@@ -43,6 +43,17 @@ class SchedulerConfig:
                 field="prompt",
                 hint="shorten the prompt, or raise max_model_len",
             )
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counted from the start. num_prompt_tokens: of requests that began to run, each once.
+    num_output_tokens: emitted."""
+
+    num_preemptions: int = 0
+    num_steps: int = 0
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,6 @@ class Memory:
             for i, blob in blobs.items():
                 self.blocks.register(block_ids[i], chain.keys[i])
                 self.to_load.append((block_ids[i], blob))
-            self.prefix.stats.num_restored += len(blobs) * BLOCK_TOKENS
             self.prefix.start(request, chain)
         return True
 

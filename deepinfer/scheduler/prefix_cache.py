@@ -27,13 +27,11 @@ from deepinfer.scheduler.request import Request
 @dataclass
 class PrefixStats:
     """Counted from the start. num_asked, num_hit: tokens of requests that were looked up, and those
-    of them that were found; num_replayed: of these, tokens that ran again; num_restored: of those
-    found, tokens that came from a tier."""
+    of them that were found; num_replayed: of these, tokens that ran again."""
 
     num_asked: int = 0
     num_hit: int = 0
     num_replayed: int = 0
-    num_restored: int = 0
 
 
 @dataclass

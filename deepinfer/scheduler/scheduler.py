@@ -34,7 +34,7 @@ from deepinfer.cache.layout import blocks_for
 from deepinfer.cache.slots import SlotPool
 from deepinfer.errors import ConfigError, RequestError
 from deepinfer.scheduler.budget import demand_of, share_rows
-from deepinfer.scheduler.config import Counters, SchedulerConfig
+from deepinfer.scheduler.config import Counters, SchedulerConfig, Totals
 from deepinfer.scheduler.memory import Memory, spare_blocks
 from deepinfer.scheduler.plan import Scheduled, schedule_rows
 from deepinfer.scheduler.prefix_cache import PrefixCache
@@ -73,7 +73,7 @@ class Scheduler:
         self._running: dict[RequestId, Request] = {}
         self._waiting: OrderedDict[RequestId, Request] = OrderedDict()
         self._num_arrived = 0
-        self._num_preemptions = 0
+        self.totals = Totals()
         # The oldest first.
         self._in_flight: deque[Scheduled] = deque()
 
@@ -100,14 +100,11 @@ class Scheduler:
             num_waiting=len(self._waiting),
             num_free_blocks=self.memory.blocks.num_free,
             num_free_slots=self.memory.slots.num_free,
-            num_preemptions=self._num_preemptions,
+            num_preemptions=self.totals.num_preemptions,
         )
 
     def add(self, request: Request) -> None:
-        """Put a new request behind all others.
-
-        Raises RequestError as `check` does.
-        """
+        """Put a new request behind all others. Raises as `check` does."""
         assert request.arrival < 0, f"{request.request_id!r} was added before"
         self.check(request)
         request.arrival, self._num_arrived = self._num_arrived, self._num_arrived + 1
@@ -132,8 +129,7 @@ class Scheduler:
     def abort(self, request_id: RequestId) -> bool:
         """End a request that nobody wants any more, wherever it stands.
 
-        False if there is none: it may have finished a moment ago. What it owned is free at once; a
-        token that a step is drawing for it is dropped.
+        False if there is none. What it owned is free at once; a token under way is dropped.
         """
         return self.finish(request_id, "abort")
 
@@ -184,6 +180,7 @@ class Scheduler:
         assert self._in_flight, "no step is under way"
         assert scheduled is self._in_flight[0], "not the oldest step"
         self._in_flight.popleft()
+        self.totals.num_steps += 1
         assert len(token_ids) == len(bad_rows) == scheduled.num_drawn, "one token a sampled row"
         live = [place for place in range(len(scheduled.requests)) if scheduled.is_live(place)]
         progress: list[Progress] = []
@@ -201,6 +198,7 @@ class Scheduler:
             if reason == "error":
                 self.memory.distrust(request)
             self._end(request, reason)
+        self.totals.num_output_tokens += sum(one.token_id is not None for one in progress)
         return progress
 
     def _is_ending(self, request: Request) -> bool:
@@ -223,7 +221,7 @@ class Scheduler:
         request.preempt()
         self._waiting[request_id] = request
         self._waiting.move_to_end(request_id, last=False)
-        self._num_preemptions += 1
+        self.totals.num_preemptions += 1
         return request
 
     def _admit(self) -> None:
@@ -240,6 +238,8 @@ class Scheduler:
                 return
             del self._waiting[request.request_id]
             running[request.request_id] = request
+            if not request.num_preemptions:
+                self.totals.num_prompt_tokens += len(request.tokens)
             demand += len(request.tokens)
             catching_up += len(request.tokens) > 1
 

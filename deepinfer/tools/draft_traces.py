@@ -13,6 +13,9 @@ import numpy as np
 
 from deepinfer.scheduler.draft_schedule import Float64, share_drafts
 
+# Traces that run at each place of a batch, at least.
+_TURNS = 12
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -45,14 +48,18 @@ class Replayed:
 def replay(traces: Sequence[Trace], batch: int, drafts_each: float | None) -> Replayed:
     """Run all traces, `batch` at a time; one that ends makes room for the next.
 
+    The traces come again and again, at least _TURNS of them for each place, and the replay ends
+    with the first step that is not full: at the end only texts that are hard to draft would be
+    left, which is no batch that a server has.
+
     drafts_each: drafts that a step verifies for each sequence on average, shared by confidence;
     None verifies every draft.
     """
-    waiting = list(traces)[::-1]
+    waiting = list(traces)[::-1] * -(-_TURNS * batch // len(traces))
     running: list[tuple[Trace, int]] = []
     num_rounds = verified = accepted = 0
-    while waiting or running:
-        while waiting and len(running) < batch:
+    while waiting or len(running) == batch:
+        while len(running) < batch:
             running.append((waiting.pop(), 0))
         rates = [trace.rates[place] for trace, place in running]
         total = sum(map(len, rates))

@@ -303,9 +303,9 @@ def test_tiers_give_back(
             assert ask(engine, tokenizer, prompt, logprobs=1).outputs == expected
         if tiers is not None and tiers.disk is not None:
             assert tiers.disk.flush(10)
-    prefix = engine.scheduler.memory.prefix
-    assert prefix is not None
-    assert prefix.stats.num_restored == 3 * 256 + 256
+    stats = engine.stats()
+    from_tier = stats.host_hit_tokens_total if tier == "host" else stats.disk_hit_tokens_total
+    assert from_tier == 3 * 256 + 256
     engine.close()
 
 
