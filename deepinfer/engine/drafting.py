@@ -4,6 +4,7 @@ Knows requests and arrays. They are proposed on the heels of the step that draws
 them, for all that may go on: whether one of its tokens ends a request, nobody knows yet.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -13,6 +14,8 @@ import numpy as np
 
 from deepinfer.config.words import Accept
 from deepinfer.engine.flight import Flight
+from deepinfer.scheduler.config import SchedulerConfig
+from deepinfer.scheduler.draft_pause import DraftPause
 from deepinfer.scheduler.draft_schedule import survival_rates
 from deepinfer.scheduler.draft_stats import DraftStats
 from deepinfer.scheduler.request import RequestId
@@ -30,12 +33,14 @@ class Drafting:
     """What an engine keeps about drafts.
 
     num_drafts: of each block; 0 drafts nothing. accept: see `is_rejection`. step_time: told what
-    steps take; None where nobody asks: then nothing is decided by confidences.
+    steps take; None where nobody asks: then nothing is decided by confidences. pause: says when
+    drafts would cost more than they bring; None always drafts.
     """
 
     num_drafts: int = 0
     accept: Accept = "auto"
     step_time: StepTime | None = None
+    pause: DraftPause | None = None
     stats: DraftStats = field(default_factory=DraftStats)
     # Of the drafts that the next step may verify, by request.
     _confidences: dict[RequestId, Float32] = field(default_factory=dict)
@@ -44,7 +49,7 @@ class Drafting:
         """How a request's drafts are accepted: "auto" gives one answer for one seed."""
         return self.accept == "rejection" or (self.accept == "auto" and not has_seed)
 
-    def ask(self, flight: Flight, lane: Lane, max_model_len: int) -> None:
+    def ask(self, flight: Flight, lane: Lane, config: SchedulerConfig) -> None:
         """Drafts for all that may go on after the step, except where at most one token is left."""
         if not self.num_drafts:
             return
@@ -52,10 +57,15 @@ class Drafting:
         wanted = [
             (number, place)
             for number, place in enumerate(scheduled.sampled)
-            if scheduled.is_live(place) and scheduled.requests[place].tokens_left(max_model_len) > 1
+            if scheduled.is_live(place)
+            and scheduled.requests[place].tokens_left(config.max_model_len) > 1
         ]
         if not wanted:
             return
+        if self.pause is not None:
+            rates = [scheduled.requests[place].rates for _, place in wanted]
+            if not self.pause.wants(rates, config.max_num_batched_tokens):
+                return
         numbers, flight.drafted = zip(*wanted, strict=True)
         for place in flight.drafted:
             scheduled.requests[place].expect_drafts(self.num_drafts)
@@ -108,6 +118,5 @@ class Drafting:
         num_sequences, num_rows = len(scheduled.requests), sum(scheduled.num_rows)
         # Steps with prompts take as long as their chunks: nothing to learn from.
         if self.step_time is not None and num_rows == num_sequences + sum(scheduled.num_drafts):
-            self.step_time.record(
-                num_sequences, num_rows, 1000 * flight.forward_s, 1000 * flight.draft_s
-            )
+            draft_ms = math.nan if flight.drafts is None else 1000 * flight.draft_s
+            self.step_time.record(num_sequences, num_rows, 1000 * flight.forward_s, draft_ms)

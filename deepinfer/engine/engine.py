@@ -209,7 +209,7 @@ class Engine:
             return
         flight.scheduled.know_drafts()
         flight.sampled = self.lane.sample(build_sample_plan(flight.rows(self._continuations)))
-        self.drafting.ask(flight, self.lane, self.scheduler.config.max_model_len)
+        self.drafting.ask(flight, self.lane, self.scheduler.config)
 
     def _token_news(
         self, all_progress: list[Progress], counts: Counts, logprobs: Scores | None

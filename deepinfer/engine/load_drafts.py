@@ -1,6 +1,7 @@
 """Drafts at a start: whether they fit the model, and how long steps take on this machine."""
 
 import logging
+import math
 import os
 import time
 from functools import partial
@@ -17,6 +18,7 @@ from deepinfer.engine.drafting import Drafting
 from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.errors import ConfigError
 from deepinfer.sampling_params import SamplingParams
+from deepinfer.scheduler.draft_pause import DraftPause
 from deepinfer.scheduler.step_time import Curve, StepTime, curve_sizes, measure_curve
 from deepinfer.scheduler.step_time_cache import curve_key, read_curve, remove_stale, write_curve
 from deepinfer.step import StepPlan
@@ -62,7 +64,8 @@ def make_drafting(
         return Drafting(options.num_drafts, options.accept)
     curve = _start_curve(worker, options, folder, seen)
     _LOG.info("step times, rows: ms: %s", {rows: round(ms, 2) for rows, ms in curve.items()})
-    return Drafting(options.num_drafts, options.accept, StepTime(curve, graphs=False))
+    step_time = StepTime(curve, graphs=False)
+    return Drafting(options.num_drafts, options.accept, step_time, DraftPause(step_time))
 
 
 def _start_curve(worker: Worker, options: EngineConfig, folder: Path, seen: Environment) -> Curve:
@@ -95,12 +98,14 @@ def _start_curve(worker: Worker, options: EngineConfig, folder: Path, seen: Envi
         if kept is not None:
             return kept
     curve: Curve = {}
-    start = time.perf_counter()
     small = [size for size in sizes if size <= _LEAST_ROWS]
+    start = math.inf
     # Then from the largest down: a line between far sizes is a better guess than one drawn beyond.
     for size in (*small, *reversed(sizes[len(small) :])):
-        if size > _LEAST_ROWS and time.perf_counter() - start > _TIME_S:
-            break
+        if size > _LEAST_ROWS:
+            start = min(start, time.perf_counter())
+            if time.perf_counter() - start > _TIME_S:
+                break
         num_sequences = 1 if size in alone else min(size, options.max_num_seqs)
         curve |= measure_curve(partial(try_step, worker, num_sequences=num_sequences), [size])
     curve = dict(sorted(curve.items()))

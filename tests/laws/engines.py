@@ -25,6 +25,8 @@ from deepinfer.model.network import Network
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.scheduler.config import SchedulerConfig
+from deepinfer.scheduler.draft_pause import DraftPause
+from deepinfer.scheduler.draft_schedule import Float64
 from deepinfer.scheduler.prefix_cache import PrefixCache
 from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.scheduler.step_time import StepTime
@@ -50,6 +52,18 @@ class Drafts:
 
 
 NO_DRAFTS = Drafts()
+
+
+@dataclass
+class FewDrafts(DraftPause):
+    """Leaves drafts out behind every fifth and sixth step, whatever they are worth."""
+
+    num_asked: int = 0
+
+    def wants(self, rates: Sequence[Float64 | None], max_rows: int) -> bool:
+        """As of `DraftPause`."""
+        self.num_asked += 1
+        return self.num_asked % 6 < 4
 
 
 def make_engine(
@@ -92,7 +106,11 @@ def make_engine(
         grammars=grammars,
         keep_tokens=keep_tokens,
         # Real times would make every run another one.
-        drafting=Drafting(drafts.num_drafts, drafts.accept),
+        drafting=Drafting(
+            drafts.num_drafts,
+            drafts.accept,
+            pause=None if step_time is None else FewDrafts(step_time),
+        ),
         is_ahead=is_ahead,
     )
 
