@@ -15,7 +15,7 @@ from deepinfer.config.elsewhere import ELSEWHERE
 from deepinfer.config.machine import Machine, cache_bytes, usable_device
 from deepinfer.config.model import ModelConfig
 from deepinfer.config.option_checks import check_disk, one_of, whole, whole_or, yes_or_no
-from deepinfer.config.replay import check_replay, decide_keep_tokens, decide_prefix_replay
+from deepinfer.config.replay import decide_keep_tokens, decide_prefix_replay
 from deepinfer.config.words import (
     Accept,
     ActQuant,
@@ -165,7 +165,7 @@ def check_options(args: EngineArgs, machine: Machine) -> None:
     ):
         one_of(name, getattr(args, name), get_args(words))
     if args.replay is not None:
-        check_replay(args.replay)
+        one_of("replay", args.replay, get_args(Replay))
     if args.prefix_replay is not None:
         one_of("prefix_replay", args.prefix_replay, get_args(PrefixReplay))
     check_words(args.draft_schedule, args.accept)

@@ -152,9 +152,9 @@ ENV_NAMES: tuple[EnvName, ...] = (
     EnvName(
         "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE",
         "honoured",
-        ("off", "mask"),
+        ("off", "mask", "compact"),
         "bounded replay of prompts, when the option replay is left out; a bench of a toy has none",
-        "compact is not there yet: mask gives the same, but saves no time; or unset it",
+        "give off, mask or compact, or unset it",
     ),
     EnvName(
         "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS",

@@ -3,13 +3,16 @@
 Of a prompt of N tokens the layers of ratio 1 see only window keys of the last `keep_tokens`
 positions, N - keep_tokens and later. Entries are as ever. The rule depends on the prompt's length
 alone, so that chunks, neighbours and a second computation change nothing.
+
+mask hides those keys; compact does not run the rows that nobody will look at: from the last source
+on, its entries excepted, only the kept ones. Both give the same, to the bit.
 """
 
-from typing import Final, get_args
+from typing import Final
 
 from deepinfer.config.drafts import MOST_DRAFTS
 from deepinfer.config.model import ModelConfig
-from deepinfer.config.option_checks import one_of, whole
+from deepinfer.config.option_checks import whole
 from deepinfer.config.words import PrefixReplay, Replay
 from deepinfer.errors import ConfigError
 
@@ -17,14 +20,6 @@ KEEP_TOKENS: Final = 140
 # Rows that a step with drafts takes back at most: its drafts and the token before them.
 _TAKEN_BACK: Final = MOST_DRAFTS + 1
 _MOST: Final = 2**31 - 1
-# Of words that others know.
-_HINTS: Final = {"compact": "compact is not there yet: mask gives the same, but saves no time"}
-
-
-def check_replay(value: object) -> None:
-    """Refuse an unknown word. Raises ConfigError."""
-    hint = _HINTS.get(value) if isinstance(value, str) else None
-    one_of("replay", value, get_args(Replay), hint or "correct the option")
 
 
 def least_keep_tokens(config: ModelConfig) -> int:

@@ -75,7 +75,8 @@ def make_worker(
     config = network.setup.config
     pools = make_pools(config, sizes.num_blocks, sizes.num_slots, device=options.device)
     drafter = Drafter(network, pools, temperatures) if options.num_drafts else None
-    return Worker(network, pools, options.device, drafter)
+    is_compact = options.replay == "compact"
+    return Worker(network, pools, options.device, drafter, is_compact=is_compact)
 
 
 def make_prefix_cache(

@@ -82,8 +82,8 @@ class Attention(nn.Module):
         query = self.wq_b(q_latent).unflatten(-1, (self.num_heads, self.head_dim))
         query = self.kernels.rotate(query, *angles.rows)
         window = store.window(self.plan.layer_id, self.window_kv(u, angles.rows))
-        if self.plan.owns_kv:
-            self._compress(u, angles, batch, store, carry)
+        if self.plan.owns_kv and self.plan.layer_id not in carry.entries:
+            self.compress(u, angles, batch, store, carry)
         if self.plan.owns_index:
             self._select(u, q_latent, angles, batch, carry)
         mixed = self.kernels.attend(
@@ -99,9 +99,10 @@ class Attention(nn.Module):
         mixed = self.kernels.rotate(mixed, *angles.rows.inverse())
         return self.wo_b(self.wo_a(mixed.flatten(1).unflatten(1, (self.num_groups, -1))))
 
-    def _compress(
+    def compress(
         self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry
     ) -> None:
+        """Make the entries and index keys of a source layer, from u [T, D], and carry them."""
         assert angles.entries is not None  # only window layers have none
         latent = self.compressor(u, batch.entries[self.plan.ratio], store)
         entries = entry_from_latent(self.setup, latent, angles.entries)

@@ -82,6 +82,19 @@ class KVStore(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Rest:
+    """The rows that the decoder half runs, where they are fewer (spec 7.9).
+
+    rows: int64 [R], places among the T rows of the forward, ascending; there may be none. batch,
+    store: of these rows alone.
+    """
+
+    rows: Tensor
+    batch: Batch
+    store: KVStore
+
+
 class FreshStore:
     """The store of whole sequences: nothing came before, so what is computed is all."""
 

@@ -41,6 +41,19 @@ class Layer(nn.Module):
 
         return self.around(streams, pre, attention)
 
+    def leave_entries(
+        self,
+        streams: Tensor,
+        pre: Tensor,
+        angles: Angles,
+        batch: Batch,
+        store: KVStore,
+        carry: Carry,
+    ) -> None:
+        """The entries and index keys of all rows, for a `forward` of only some of them."""
+        u = self.attn_norm(self.kernels.hyper_collapse(streams, pre))
+        self.attn.compress(u, angles, batch, store, carry)
+
     def around(
         self, streams: Tensor, pre: Tensor, attention: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:

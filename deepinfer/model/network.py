@@ -15,14 +15,14 @@ from deepinfer.config.rope import rope_frequencies
 from deepinfer.kernels.kernelset import rotary
 from deepinfer.model.attention import Angles, Carry
 from deepinfer.model.basic import Embedding, Linear, RMSNorm, Setup
-from deepinfer.model.batch import Batch, FreshStore, KVStore, make_batch
+from deepinfer.model.batch import Batch, FreshStore, KVStore, Rest, make_batch
 from deepinfer.model.draft import Draft
 from deepinfer.model.engram import Engram
 from deepinfer.model.layer import Layer, start_streams
 
 
 class Hidden(NamedTuple):
-    """What the layers make of T rows.
+    """What the layers make of T rows, or of those of them that reach the last layer.
 
     final: [T, D], collapsed and normed: the head's input.
     features: [T, num_taps * D], mean input streams of the tapped layers: the draft module's input.
@@ -62,12 +62,23 @@ class Network(nn.Module):
         hidden = self.run(make_batch(self.setup.config, token_ids), FreshStore())
         return self.head(hidden.final).unflatten(0, token_ids.shape)
 
-    def run(self, batch: Batch, store: KVStore) -> Hidden:
-        """All layers over the batch's rows; `self.head(hidden.final)` gives their logits."""
+    def run(self, batch: Batch, store: KVStore, rest: Rest | None = None) -> Hidden:
+        """All layers over the batch's rows; `self.head(hidden.final)` gives their logits.
+
+        rest: the only rows that go through the decoder half. The others leave it their entries.
+        """
         streams, pre = start_streams(self.embed(batch.token_ids), self.setup.config.hc_mult)
         angles = self._angles(batch)
         carry, taps = Carry(), []
         for plan, layer in zip(self.plans, self.layers, strict=True):
+            if plan.in_decoder and rest is not None:
+                if plan.owns_kv:
+                    layer.leave_entries(streams, pre, angles[plan.ratio], batch, store, carry)
+                if not len(rest.rows):
+                    return Hidden(streams[:0, 0], streams[:0, 0, :0])
+                streams, pre = streams[rest.rows], pre[rest.rows]
+                batch, store, rest = rest.batch, rest.store, None
+                angles = self._angles(batch)
             if plan.engram_id is not None:
                 streams = layer.engram(streams, batch.lookback)
             if plan.tap_id is not None:

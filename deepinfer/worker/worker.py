@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from deepinfer.cache.layout import SLACK_ROWS
-from deepinfer.model.batch import Batch, EntryRows
+from deepinfer.model.batch import Batch, EntryRows, Rest
 from deepinfer.model.network import Hidden, Network
 from deepinfer.sampling.arrays import fetch, on_device
 from deepinfer.sampling.logprobs import Scored, join_scores, score
 from deepinfer.sampling.sample import sample
-from deepinfer.step import DraftPlan, Drafts, Int32, SamplePlan, Scores, StepPlan, StepResult
+from deepinfer.step import DraftPlan, Drafts, Int32, Int64, SamplePlan, Scores, StepPlan, StepResult
 from deepinfer.worker.drafter import Drafter
-from deepinfer.worker.follow import Proposed, Sampled, follow, take_sample
+from deepinfer.worker.follow import Proposed, Sampled, Starts, follow, take_sample
 from deepinfer.worker.inputs import StepIndex, index_step
+from deepinfer.worker.keep import keep_rows
 from deepinfer.worker.pools import PagedStore, Pools, StoreIndex
 
 # Prompt rows whose logits are looked at together: [rows, vocabulary] float32 is the largest tensor
@@ -33,7 +34,7 @@ _NUM_SCORES = len(Scored._fields)
 
 @dataclass(frozen=True)
 class _Launched:
-    """What `sample` needs of the rows that ran."""
+    """What `sample` needs of the rows that ran through all layers. plan: of these."""
 
     plan: StepPlan
     hidden: Hidden
@@ -48,8 +49,14 @@ class Worker:
         pools: Pools,
         device: str = "cpu",
         drafter: Drafter | None = None,
+        *,
+        is_compact: bool = False,
     ) -> None:
-        """drafter: of the same network and pools; None drafts nothing, and saves its caches."""
+        """drafter: of the same network and pools; None drafts nothing, and saves its caches.
+
+        is_compact: rows before their sequence's decoder start do not run in the decoder half.
+        """
+        self.is_compact = is_compact
         self.network, self.pools, self.device = network, pools, device
         self.drafter = drafter
         self._launched: _Launched | None = None
@@ -63,17 +70,23 @@ class Worker:
         assert self._launched is None  # its tokens were never drawn
         self._tell_slots(plan)
         starts, token_ids = follow(plan, self._sampled, self._proposed, self.device)
-        index = index_step(
-            self.network.setup.config, plan, starts, spare_block=self.pools.spare_block
-        )
-        batch = self._batch(token_ids, index)
-        store_index = self._store_index(index)
-        hidden = self.network.run(batch, PagedStore(self.pools, store_index))
-        if self.drafter is not None:
-            rows = store_index.window_rows
-            self.drafter.keep_windows(
-                hidden.features[rows], batch.positions[rows], store_index.window_write
-            )
+        index = self._index(plan, starts)
+        lookback = self._lookback(token_ids, index)
+        batch, store = self._batch(token_ids, lookback, index), self._store(index)
+        kept = keep_rows(plan, starts) if self.is_compact else None
+        rest = None
+        if kept is not None:
+            plan, rows = kept.plan, self._tensor(kept.rows)
+            if len(rows):
+                index = self._index(plan, kept.starts)
+                rest_batch = self._batch(token_ids[rows], lookback[rows], index)
+                rest = Rest(rows, rest_batch, self._store(index))
+            else:
+                rest = Rest(rows, batch, store)  # they stop before any layer reads these
+        hidden = self.network.run(batch, store, rest)
+        if self.drafter is not None and len(hidden.features):
+            at = index.window_rows
+            self.drafter.keep_windows(hidden.features[at], index.positions[at], index.window_write)
         self._launched = _Launched(plan, hidden)
 
     def lose_step(self) -> None:
@@ -137,11 +150,19 @@ class Worker:
         ]
         return join_scores(parts)
 
-    def _batch(self, token_ids: Tensor, index: StepIndex) -> Batch:
+    def _index(self, plan: StepPlan, starts: Starts) -> StepIndex:
+        config = self.network.setup.config
+        return index_step(config, plan, starts, spare_block=self.pools.spare_block)
+
+    def _lookback(self, token_ids: Tensor, index: StepIndex) -> Tensor:
+        """`Batch.lookback` of all rows; the slots keep the last of their tokens."""
         kept_ids = self.pools.token_ids.flatten()
         kept = torch.cat((token_ids, kept_ids.to(token_ids.dtype)))
         lookback = kept[index.lookback.clamp_min(0)].masked_fill(index.lookback < 0, -1)
         kept_ids.index_copy_(0, index.slack_write, token_ids[index.slack_rows].to(kept_ids.dtype))
+        return lookback
+
+    def _batch(self, token_ids: Tensor, lookback: Tensor, index: StepIndex) -> Batch:
         return Batch(
             token_ids=token_ids,
             positions=index.positions,
@@ -173,8 +194,8 @@ class Worker:
             on_device(plan.known_ids, self.device, kept_ids.dtype),
         )
 
-    def _store_index(self, index: StepIndex) -> StoreIndex:
-        return StoreIndex(
+    def _store(self, index: StepIndex) -> PagedStore:
+        store_index = StoreIndex(
             history=index.history,
             window_rows=index.window_rows,
             window_write=index.window_write,
@@ -187,6 +208,7 @@ class Worker:
                 if plan.owns_kv
             },
         )
+        return PagedStore(self.pools, store_index)
 
-    def _tensor(self, array: Int32) -> Tensor:
+    def _tensor(self, array: Int32 | Int64) -> Tensor:
         return on_device(array, self.device, torch.int64)

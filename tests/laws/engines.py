@@ -80,6 +80,7 @@ def make_engine(
     is_ahead: bool = False,
     prefix: PrefixReplay | None = None,
     tiers: Tiers | None = None,
+    is_compact: bool = False,
 ) -> Engine:
     """An engine with nothing in it.
 
@@ -101,7 +102,7 @@ def make_engine(
     drafter = Drafter(network, pools) if drafts.num_drafts else None
     return Engine(
         scheduler,
-        Worker(network, pools, drafter=drafter),
+        Worker(network, pools, drafter=drafter, is_compact=is_compact),
         [config.eos_token_id],
         grammars=grammars,
         keep_tokens=keep_tokens,

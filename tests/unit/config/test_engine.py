@@ -37,7 +37,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "kv_host_bytes": (-1, 2**60 + 1, 1e9, "1G", None, True),
     "kv_disk_dir": (5, True, []),
     "kv_disk_bytes": (-1, 2**60 + 1, 1e9, "1G", None, True),
-    "replay": ("on", "compact", "", "MASK", False, 1, []),
+    "replay": ("on", "compacted", "", "MASK", False, 1, []),
     "keep_tokens": (-1, 2**31, 140.0, "140", True),
     "draft_schedule": ("on", "", "FIXED", True, 5),
     "num_drafts": (0, -1, 6, 5.0, "5", True),
@@ -257,14 +257,6 @@ def test_too_few_tokens_kept(
     assert caught.value.where == "keep_tokens"
     assert "replay=off" in caught.value.hint
     resolve(EngineArgs(keep_tokens=asked), model, PLAIN)  # and without replay nothing is hidden
-
-
-def test_replay_that_is_not_there_yet(tiny_config: ModelConfig) -> None:
-    """A mode of DeepInfer is called a mistake, and nobody hears of the one that does the same."""
-    args: dict[str, Any] = {"replay": "compact"}
-    with pytest.raises(ConfigError) as caught:
-        resolve(EngineArgs(**args), tiny_config, PLAIN)
-    assert "mask" in caught.value.hint
 
 
 def test_replay_of_a_model_that_needs_all_rows(tiny_config: ModelConfig) -> None:

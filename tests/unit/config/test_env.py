@@ -42,12 +42,13 @@ def test_bad_value_of_an_honoured_name(value: str) -> None:
 
 
 def test_replay() -> None:
-    """The names of replay are read in part, or a mode that is not there yet passes for another."""
+    """The names of replay are read in part, or one mode passes for another."""
     mode, keep = (f"DEEPINFER_YOCO_PREFILL_{end}" for end in ("TRUNCATION_MODE", "KEEP_TOKENS"))
     found = read_environment({mode: "mask", keep: "150"})
     assert found == Environment(replay="mask", keep_tokens=150)
+    assert read_environment({mode: "compact"}).replay == "compact"
     assert read_environment({mode: "off", keep: "0"}) == Environment(replay="off", keep_tokens=0)
-    for name, value in ((mode, "compact"), (mode, "1"), (keep, "-1"), (keep, "many")):
+    for name, value in ((mode, "on"), (mode, "1"), (keep, "-1"), (keep, "many")):
         with pytest.raises(ConfigError, match=value) as caught:
             read_environment({name: value})
         assert caught.value.where == f"environment {name}"

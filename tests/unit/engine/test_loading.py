@@ -103,7 +103,7 @@ def test_options_are_checked_before_weights_are_read(
         {"device": "npu"},
         {"device": "gpu"},
         {"dtype": "fp32"},
-        {"replay": "compact"},
+        {"replay": "half"},
     ],
     ids=str,
 )
