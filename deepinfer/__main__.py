@@ -1,6 +1,7 @@
 """The command line: parses and calls, nothing else."""
 
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -8,9 +9,10 @@ import typer
 
 from deepinfer import __version__
 from deepinfer.config.env import environment, set_thread_policy
-from deepinfer.config.words import Accept, ActQuant, Device, DraftSchedule, Dtype, WeightDtype
+from deepinfer.config.words import Device
 from deepinfer.errors import ConfigError, DeepInferError
 from deepinfer.logs import LEVELS, setup_logging
+from deepinfer.tools.engine_options import engine_options
 
 app = typer.Typer(
     name="deepinfer",
@@ -30,29 +32,6 @@ _Model = Annotated[
     typer.Argument(help="Folder or Hugging Face id. Default: models/demo, else a random toy."),
 ]
 _Device = Annotated[str, typer.Option(help=" | ".join(get_args(Device)))]
-_Dtype = Annotated[str, typer.Option(help=f"{' | '.join(get_args(Dtype))}: computed in.")]
-_WeightDtype = Annotated[
-    str, typer.Option(help=f"{' | '.join(get_args(WeightDtype))}: how weights are kept.")
-]
-_ActQuant = Annotated[
-    str,
-    typer.Option(help=f"{' | '.join(get_args(ActQuant))}: round activations as the release does."),
-]
-_NumThreads = Annotated[
-    int | None, typer.Option(help="CPU threads. Default: by the model's width.")
-]
-_DraftSchedule = Annotated[
-    str | None,
-    typer.Option(
-        help=f"{' | '.join(get_args(DraftSchedule))}: drafts to verify. Default: fixed, if the "
-        "model can draft."
-    ),
-]
-_NumDrafts = Annotated[int | None, typer.Option(help="Drafts at once, 1 to 5. Default: 5.")]
-_Accept = Annotated[
-    str,
-    typer.Option(help=f"{' | '.join(get_args(Accept))}: how drafts are accepted."),
-]
 _Yes = Annotated[bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")]
 
 
@@ -84,6 +63,7 @@ def _options(
 
 
 @app.command()
+@engine_options
 def generate(
     prompts: Annotated[
         list[str] | None,
@@ -110,17 +90,7 @@ def generate(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the end-of-sequence token.")
     ] = False,
-    max_model_len: Annotated[
-        int | None, typer.Option(help="Most tokens of prompt and output together.")
-    ] = None,
-    device: _Device = "auto",
-    dtype: _Dtype = "bfloat16",
-    weight_dtype: _WeightDtype = "auto",
-    act_quant: _ActQuant = "off",
-    num_threads: _NumThreads = None,
-    draft_schedule: _DraftSchedule = None,
-    num_drafts: _NumDrafts = None,
-    accept: _Accept = "auto",
+    engine: Any = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a prompt instead of text.")
     ] = False,
@@ -140,24 +110,12 @@ def generate(
         max_tokens=_most_tokens(model, max_tokens),
         ignore_eos=ignore_eos,
     )
-    llm = LLM(
-        model,
-        may_download_large=yes,
-        report=_report,
-        device=device,
-        dtype=dtype,
-        weight_dtype=weight_dtype,
-        act_quant=act_quant,
-        max_model_len=max_model_len,
-        num_threads=num_threads,
-        draft_schedule=draft_schedule,
-        num_drafts=num_drafts,
-        accept=accept,
-    )
+    llm = LLM(model, may_download_large=yes, report=_report, **engine)
     raise typer.Exit(tool.generate(llm, texts, params, as_json=as_json))
 
 
 @app.command()
+@engine_options
 def chat(
     model: _Model = None,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
@@ -173,11 +131,7 @@ def chat(
     temperature: Annotated[float, typer.Option(help="As for generate.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="As for generate.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="As for generate.")] = None,
-    device: _Device = "auto",
-    dtype: _Dtype = "bfloat16",
-    draft_schedule: _DraftSchedule = None,
-    num_drafts: _NumDrafts = None,
-    accept: _Accept = "auto",
+    engine: Any = None,
     yes: _Yes = False,
 ) -> None:
     """Talk to a model; its thoughts are shown dim."""
@@ -195,16 +149,7 @@ def chat(
         max_tokens=_most_tokens(model, max_tokens),
         max_thinking_tokens=max_thinking_tokens,
     )
-    llm = LLM(
-        model,
-        may_download_large=yes,
-        report=_report,
-        device=device,
-        dtype=dtype,
-        draft_schedule=draft_schedule,
-        num_drafts=num_drafts,
-        accept=accept,
-    )
+    llm = LLM(model, may_download_large=yes, report=_report, **engine)
     how = tool.THINKING[thinking]
     raise typer.Exit(tool.main(llm, params, system=system, thinking=how, stdin=sys.stdin))
 
@@ -246,6 +191,7 @@ def selftest(
 
 
 @app.command("eval")
+@engine_options
 def evaluate(
     model: _Model = None,
     quick: Annotated[
@@ -254,11 +200,7 @@ def evaluate(
     of_drafts: Annotated[
         bool, typer.Option("--drafts", help="What drafts bring instead: traces, and tokens/s.")
     ] = False,
-    device: _Device = "auto",
-    dtype: _Dtype = "bfloat16",
-    weight_dtype: _WeightDtype = "auto",
-    act_quant: _ActQuant = "off",
-    num_threads: _NumThreads = None,
+    engine: Any = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object instead of a table.")
     ] = False,
@@ -268,14 +210,7 @@ def evaluate(
     from deepinfer.entrypoints.llm import LLM
     from deepinfer.tools import eval as tool
 
-    options: dict[str, Any] = {
-        "may_download_large": yes,
-        "device": device,
-        "dtype": dtype,
-        "weight_dtype": weight_dtype,
-        "act_quant": act_quant,
-        "num_threads": num_threads,
-    }
+    options = {"may_download_large": yes, **engine}
     if of_drafts:
         from deepinfer.tools import eval_drafts
 
@@ -285,6 +220,7 @@ def evaluate(
 
 
 @app.command()
+@engine_options
 def bench(
     what: Annotated[
         str,
@@ -292,13 +228,21 @@ def bench(
             help="offline: throughput of requests. steps: steps of a toy against bare products. "
             "invariance: what rows pay for not depending on their batch. host: time of the "
             "scheduler. profile: where a toy's steps spend their time. masks: structured output. "
-            "drafts-sim: what drafts by confidence bring, simulated. overlap: host time hidden."
+            "drafts-sim: what drafts by confidence bring, simulated. overlap: host time hidden. "
+            "replay: a long prompt and a second turn under each rule of replay."
         ),
     ] = "offline",
     model: Annotated[
         str | None,
-        typer.Option(help="offline, overlap: folder or id; masks: folder. Default: the toy."),
+        typer.Option(
+            help="offline, overlap, replay: folder or id; masks: folder. Default: the toy, and the "
+            "demo model for chat and replay."
+        ),
     ] = None,
+    workload: Annotated[
+        str,
+        typer.Option(help="offline: random | chat: unrelated prompts, or users who talk in turns."),
+    ] = "random",
     toy: Annotated[
         str, typer.Option(help="engine | peer: a network of random weights, made in memory.")
     ] = "engine",
@@ -313,13 +257,7 @@ def bench(
         bool, typer.Option("--cold", help="offline: no run before the timed one.")
     ] = False,
     repeats: Annotated[int, typer.Option(help="steps, invariance: how often a step is timed.")] = 7,
-    dtype: _Dtype = "bfloat16",
-    num_threads: Annotated[
-        int | None, typer.Option(help="CPU threads. Default: see docs/benchmarks.md.")
-    ] = None,
-    draft_schedule: _DraftSchedule = None,
-    num_drafts: _NumDrafts = None,
-    accept: _Accept = "auto",
+    engine: Any = None,
     as_json: Annotated[bool, typer.Option("--json", help="offline: one JSON object.")] = False,
 ) -> None:
     """Measure this machine. docs/benchmarks.md tells what the figures mean."""
@@ -327,29 +265,11 @@ def bench(
     from deepinfer.bench.offline import Workload
     from deepinfer.config.engine import engine_args
 
+    dtype, num_threads = engine["dtype"], engine["num_threads"]
     if repeats < 1:
         raise ConfigError(f"found {repeats}", where="--repeats", hint="give at least 1")
-    if what == "steps":
-        raise typer.Exit(tool.steps(toy, dtype, num_threads, repeats, show=_show))
-    if what == "invariance":
-        raise typer.Exit(tool.invariance(toy, dtype, num_threads, repeats, show=_show))
-    if what == "host":
-        raise typer.Exit(tool.host(show=_show))
-    if what == "profile":
-        raise typer.Exit(tool.profile(toy, dtype, num_threads, show=_show))
-    if what == "drafts-sim":
-        raise typer.Exit(tool.drafts_sim(show=_show))
-    if what == "overlap":
-        raise typer.Exit(tool.overlap(model, show=_show))
-    if what == "masks":
-        raise typer.Exit(tool.masks(model, show=_show))
-    if what != "offline":
-        raise ConfigError(
-            f"nothing is called {what!r}",
-            where="WHAT",
-            hint="offline, steps, invariance, host, overlap, profile, masks or drafts-sim",
-        )
-    workload = Workload(
+    args = engine_args(engine)
+    asked = Workload(
         input_len=input_len,
         output_len=output_len,
         batch=batch,
@@ -359,16 +279,38 @@ def bench(
         seed=seed,
         cold=cold,
     )
-    args = engine_args(
-        {
-            "dtype": dtype,
-            "num_threads": num_threads,
-            "draft_schedule": draft_schedule,
-            "num_drafts": num_drafts,
-            "accept": accept,
-        }
-    )
-    raise typer.Exit(tool.offline(model, toy, workload, args, as_json=as_json, show=_show))
+    offline = {
+        "random": lambda: tool.offline(model, toy, asked, args, as_json=as_json, show=_show),
+        "chat": lambda: tool.talks(model, args, show=_show),
+    }
+    sorts = {
+        "offline": _chosen("--workload", workload, offline),
+        "steps": lambda: tool.steps(toy, dtype, num_threads, repeats, show=_show),
+        "invariance": lambda: tool.invariance(toy, dtype, num_threads, repeats, show=_show),
+        "host": lambda: tool.host(show=_show),
+        "overlap": lambda: tool.overlap(model, show=_show),
+        "replay": lambda: tool.replay(model, args, show=_show),
+        "profile": lambda: tool.profile(toy, dtype, num_threads, show=_show),
+        "masks": lambda: tool.masks(model, show=_show),
+        "drafts-sim": lambda: tool.drafts_sim(show=_show),
+    }
+    raise typer.Exit(_chosen("WHAT", what, sorts)())
+
+
+@app.command()
+def cache(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="list: what is there. check: read all, remove what is damaged. clear: remove all."
+        ),
+    ],
+    folder: Annotated[Path, typer.Argument(help="The folder that was --kv-disk-dir.")],
+) -> None:
+    """Look after a folder of the cache's disk tier."""
+    from deepinfer.tools import cache as tool
+
+    raise typer.Exit(tool.main(what, folder, show=_show))
 
 
 @app.command()
@@ -398,6 +340,13 @@ def _most_tokens(model: str | None, asked: int | None) -> int:
         return asked
     is_toy = model is None and environment().model_dir is None and demo_folder() is None
     return _TOY_MAX_TOKENS if is_toy else MAX_TOKENS
+
+
+def _chosen(where: str, word: str, among: Mapping[str, Callable[[], int]]) -> Callable[[], int]:
+    if word not in among:
+        what = f"found {word!r}, expected one of {', '.join(among)}"
+        raise ConfigError(what, where=where, hint="correct it")
+    return among[word]
 
 
 def _show(line: str) -> None:

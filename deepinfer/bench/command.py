@@ -19,8 +19,10 @@ from deepinfer.bench.masks import mask_lines
 from deepinfer.bench.offline import Workload, bench_offline
 from deepinfer.bench.overlap import overlap_lines
 from deepinfer.bench.profile import profile_ops, profile_torch, share_lines, timed_kernels
+from deepinfer.bench.replay import replay_lines
 from deepinfer.bench.report import offline_lines, offline_record, survey_ground
 from deepinfer.bench.steps import Case, make_step
+from deepinfer.bench.talks import Talks, talk_lines
 from deepinfer.bench.toys import num_parameters, toy_config, toy_network
 from deepinfer.config.engine import EngineArgs, resolve
 from deepinfer.config.model import ModelConfig
@@ -109,6 +111,18 @@ def masks(model: str | None, *, show: Show) -> int:
 def drafts_sim(*, show: Show) -> int:
     """What drafts by confidence bring on machines that were measured, simulated."""
     _show_all(simulation_lines(), show)
+    return 0
+
+
+def talks(model: str | None, args: EngineArgs, *, show: Show) -> int:
+    """Users who talk in turns, with and without what earlier turns left."""
+    _show_all(talk_lines(model, asdict(args), Talks()), show)
+    return 0
+
+
+def replay(model: str | None, args: EngineArgs, *, show: Show) -> int:
+    """A long prompt and a second turn under each rule of replay."""
+    _show_all(replay_lines(model, asdict(args)), show)
     return 0
 
 

@@ -133,7 +133,13 @@ class RowCounter(Worker):
     """A worker that tells prompt rows from others: their positions lie within the prompt."""
 
     def __init__(self, worker: Worker, input_len: int) -> None:
-        super().__init__(worker.network, worker.pools, worker.device, worker.drafter)
+        super().__init__(
+            worker.network,
+            worker.pools,
+            worker.device,
+            worker.drafter,
+            is_compact=worker.is_compact,
+        )
         self._input_len = input_len
         # Prompt rows and others of each step, in the order in which they were launched. Their news
         # come in the same order, if maybe later.

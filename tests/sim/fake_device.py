@@ -1,37 +1,26 @@
-"""A device without a model: it stores tokens where the plan says and answers from what it stored.
+"""A device without a model: it stores texts where the plan says and answers from what it stored.
 
-Its next token is a hash of all tokens of the sequence, kept in the slot as rolling states, so that
-a row that is lost, doubled, out of order or in somebody else's slot or block changes the answer or
-is noticed at once. Rows of the last step may be taken back, as far as they were drafts.
+Each row leaves the whole text up to its token, in its slot and in its block, and the next token is
+a hash of that text: a row that is lost, doubled, out of order or in somebody else's slot or block
+changes the answer or is noticed at once. A slot that starts behind a hit goes on with the text that
+it finds in the blocks. Rows of the last step may be taken back, as far as they were drafts.
 """
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from deepinfer.cache.layout import BLOCK_TOKENS
+from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS
 from deepinfer.step import StepPlan
+from tests.sim.texts import ROOT, Texts, advance, next_token
 
 VOCAB_SIZE = 1000
-START = 1
 
 T = TypeVar("T")
-
-
-def advance(state: int, token_ids: Iterable[int]) -> int:
-    """The rolling state after these tokens."""
-    for token_id in token_ids:
-        state = (state * 1_000_003 + token_id + 1) % (2**31 - 1)
-    return state
-
-
-def next_token(state: int) -> int:
-    """The token that follows."""
-    return state % VOCAB_SIZE
 
 
 class Drawn(NamedTuple):
@@ -53,12 +42,18 @@ class Drawn(NamedTuple):
 
 
 class FakeDevice:
-    """Blocks of tokens, slots of states. What a freed one holds stays there, as in real life."""
+    """Blocks and slots of texts. What a freed one holds stays there, as in real life.
 
-    def __init__(self, num_blocks: int, num_slots: int, seed: int = 0) -> None:
-        self.blocks = np.full((num_blocks, BLOCK_TOKENS), -1, np.int32)
-        # After each token; and how far the last step may be taken back.
-        self.states: list[list[int]] = [[START] for _ in range(num_slots)]
+    window, depth: of the layers whose windows a replay has to rebuild.
+    """
+
+    def __init__(
+        self, num_blocks: int, num_slots: int, seed: int = 0, *, window: int = 8, depth: int = 3
+    ) -> None:
+        self.texts, self.window, self.depth = Texts(), window, depth
+        self.blocks = np.full((num_blocks, BLOCK_TOKENS), -1, np.int64)
+        # The text after each token; and how far the last step may be taken back.
+        self.slots: list[list[int]] = [[ROOT] for _ in range(num_slots)]
         self.firm = [0] * num_slots
         self._rng = random.Random(seed)
         # Of the step that was launched last, and of the one that was sampled last.
@@ -116,11 +111,15 @@ class FakeDevice:
                     new += self._proposed[follows[place]][: len(own) - 1]
                 assert len(new) == len(own), "more drafts than were made"
             slot_id = int(plan.slot_ids[place])
-            self._store(plan.block_tables[place], start, new)
-            self._run(slot_id, start, new, max(len(own) - 1, 0))
+            if start == plan.window_starts[place]:
+                known = plan.known_ids[plan.known_slots == slot_id].tolist()
+                self._begin(slot_id, plan.block_tables[place], start, known)
+            starts = int(plan.window_starts[place]), int(plan.entry_starts[place])
+            self._run(slot_id, plan.block_tables[place], start, new, starts)
+            self.firm[slot_id] = start + len(new) - max(len(own) - 1, 0)
             if own:
                 last = start + len(new) - len(own)
-                after = self.states[slot_id][last + 1 :]
+                after = [self.texts.states[one] for one in self.slots[slot_id][last + 1 :]]
                 drafts = new[len(new) - len(own) + 1 :]
                 self._launched.append(Drawn(slot_id, last, list(map(next_token, after)), drafts))
 
@@ -135,7 +134,8 @@ class FakeDevice:
         for number in sequences:
             slot_id, start, token_ids, _ = drawn = self._sampled[number]
             place, ids = drawn.num_accepted, []
-            state = advance(self.states[slot_id][start + 1 + place], token_ids[place : place + 1])
+            text = self.slots[slot_id][start + 1 + place]
+            state = advance(self.texts.states[text], token_ids[place : place + 1])
             for _ in range(num_drafts):
                 is_right = self._rng.random() < sure
                 ids.append(next_token(state) if is_right else self._rng.randrange(VOCAB_SIZE))
@@ -145,21 +145,57 @@ class FakeDevice:
 
     def stored(self, block_ids: list[int], num_tokens: int) -> list[int]:
         """The first tokens that a sequence's blocks hold."""
-        tokens: list[int] = self.blocks[block_ids].reshape(-1)[:num_tokens].tolist()
-        return tokens
+        held = self.blocks[block_ids].reshape(-1)[:num_tokens].tolist()
+        return [self.texts.tokens[text] for text in held]
 
-    def _run(self, slot_id: int, start: int, new: list[int], num_drafts: int) -> None:
-        if start == 0:
-            self.states[slot_id], self.firm[slot_id] = [START], 0
-        states = self.states[slot_id]
-        assert self.firm[slot_id] <= start < len(states), "the slot goes on with another one"
-        del states[start + 1 :]
-        for token_id in new:
-            states.append(advance(states[-1], [token_id]))
-        self.firm[slot_id] = start + len(new) - num_drafts
+    def save(self, block_ids: Sequence[int]) -> list[bytes]:
+        """What blocks hold, as blobs."""
+        return [self.blocks[block_id].tobytes() for block_id in block_ids]
 
-    def _store(self, block_table: np.ndarray, start: int, new: list[int]) -> None:
-        positions = np.arange(start, start + len(new))
-        block_ids = block_table[positions // BLOCK_TOKENS]
-        assert (block_ids >= 0).all(), "a row without a block"
-        self.blocks[block_ids, positions % BLOCK_TOKENS] = new
+    def load(self, block_ids: Sequence[int], blobs: Sequence[bytes]) -> None:
+        """Write blobs into blocks."""
+        for block_id, blob in zip(block_ids, blobs, strict=True):
+            self.blocks[block_id] = np.frombuffer(blob, np.int64)
+
+    def _begin(self, slot_id: int, table: np.ndarray, start: int, known: list[int]) -> None:
+        """Nothing of the slot's last tenant is there; of its own text, the tokens just before."""
+        text = int(self.blocks[table[(start - 1) // BLOCK_TOKENS], (start - 1) % BLOCK_TOKENS])
+        text = text if start else ROOT
+        self.slots[slot_id] = [-1] * start + [text]
+        self.firm[slot_id] = start
+        assert known == (self.texts.last_tokens(text, SLACK_ROWS)), "n-grams of another text"
+
+    def _run(
+        self, slot_id: int, table: np.ndarray, start: int, new: list[int], starts: tuple[int, int]
+    ) -> None:
+        """starts: the first row whose windows are there, the first that writes an entry."""
+        slot, texts = self.slots[slot_id], self.texts
+        window_start, entry_start = starts
+        assert self.firm[slot_id] <= start < len(slot), "the slot goes on with another one"
+        del slot[start + 1 :]
+        for position, token_id in enumerate(new, start):
+            block_id, place = table[position // BLOCK_TOKENS], position % BLOCK_TOKENS
+            assert block_id >= 0, "a row without a block"
+            if position < entry_start:
+                text = int(self.blocks[block_id, place])
+                assert texts.tokens[text] == token_id, "a hit on another text"
+                assert texts.parents[text] == slot[-1], "a block behind another text"
+            else:
+                turn = texts.turns[slot[-1]]
+                if position == entry_start > 0:
+                    turn = self.turn_behind_hit(turn, entry_start, window_start)
+                text = texts.longer(slot[-1], token_id, turn)
+                self.blocks[block_id, place] = text
+            slot.append(text)
+
+    def turn_behind_hit(self, turn: int, num_hit: int, first: int) -> int:
+        """Where what follows a hit last turned into an approximation, 0 if it never did.
+
+        turn: of the hit's own text. first: the row at which the replay begins. Behind an earlier
+        turn the same rows must see the same, no more and no less.
+        """
+        exact = max(0, num_hit - self.depth * (self.window - 1))
+        if first == (max(exact, turn - self.window) if turn else exact):
+            return turn
+        assert first == num_hit - self.window, "neither an exact nor a bounded replay"
+        return num_hit

@@ -7,9 +7,12 @@ the gaps is somebody else's.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from deepinfer.engine.tiering import Tiering
 from deepinfer.scheduler.draft_schedule import survival_rates
 from deepinfer.scheduler.plan import Scheduled, make_plan
 from deepinfer.scheduler.request import Request
@@ -31,6 +34,28 @@ class Flight:
     drawn: Callable[[], list[Drawn]] | None = None
     drafted: Sequence[int] = ()
     drafts: Callable[[], list[list[int]]] | None = None
+
+
+@dataclass
+class FakePending:
+    """Blobs on their way."""
+
+    result: Callable[[], list[bytes]]
+
+
+@dataclass
+class FakeLane:
+    """The lane's calls for tiers, in the order of all others."""
+
+    device: FakeDevice
+
+    def save(self, block_ids: Sequence[int]) -> FakePending:
+        """As of `Lane`."""
+        return FakePending(self.device.call(partial(self.device.save, block_ids)))
+
+    def load(self, block_ids: Sequence[int], blobs: Sequence[bytes]) -> None:
+        """As of `Lane`."""
+        self.device.call(partial(self.device.load, block_ids, blobs))
 
 
 class Watcher:
@@ -71,6 +96,8 @@ class Loop:
         self.num_steps = self.num_lost = 0
         self._rng = random.Random(seed)
         self._flight: Flight | None = None
+        lane: Any = FakeLane(device)
+        self._tiering = Tiering(scheduler.memory, lane)
 
     @property
     def has_work(self) -> bool:
@@ -85,6 +112,7 @@ class Loop:
         except Interrupted:
             self._flight = None
             self.num_lost += 1
+            self._tiering.lose()
             self.device.lose_step()
             self.scheduler.lose_step()
             return []
@@ -100,6 +128,7 @@ class Loop:
         ahead = self._launch(flight.scheduled) if is_blind else None
         self.watcher.gap()
         progress = self._update(flight)
+        self._tiering.save()
         self._propose(flight)
         if is_ahead and ahead is None:
             ahead = self._launch(None)
@@ -109,6 +138,8 @@ class Loop:
         self.watcher.gap()
         self._sample(ahead)
         self._flight = ahead
+        if ahead is None:
+            self._tiering.store()
         return progress
 
     def _launch(self, before: Scheduled | None) -> Flight | None:
@@ -116,6 +147,7 @@ class Loop:
         if scheduled is None:
             return None
         self.num_steps += 1
+        self._tiering.load()
         plan = make_plan(scheduled)
         self.watcher.planned(scheduled, plan, before)
         self.device.call(lambda: self.device.launch(plan))
@@ -147,6 +179,7 @@ class Loop:
         scheduled = flight.scheduled
         assert flight.drawn is not None
         all_drawn = flight.drawn()
+        self._tiering.store()
         for place, drawn in zip(scheduled.sampled, all_drawn, strict=True):
             assert len(drawn.token_ids) == 1 + scheduled.num_drafts[place]
             if scheduled.is_live(place):

@@ -251,21 +251,32 @@ def calls(monkeypatch: Patch) -> dict[str, Any]:
     return seen
 
 
+# A value for each option of the engine.
+ENGINE = """device cpu, dtype float32, weight_dtype bfloat16, act_quant fp8, load_format dummy,
+max_model_len 99, max_num_seqs 3, max_num_batched_tokens 77, kv_cache_bytes 1000,
+gpu_memory_utilization 0.5, async_scheduling True, batch_invariant False, num_threads 2,
+replay compact, keep_tokens 150, enable_prefix_caching False, prefix_replay bounded,
+kv_host_bytes 5, kv_disk_dir here, kv_disk_bytes 6, draft_schedule confidence, num_drafts 3,
+accept rejection"""
+
+
 def test_every_option_arrives(run: Run, calls: dict[str, Any]) -> None:
     """An option is accepted and dropped."""
-    words = (
-        "generate a b --model m --max-tokens 7 --temperature 0.5 --top-p 0.25 --top-k 9 --seed -4 "
-        "--ignore-eos --max-model-len 99 --device cpu --dtype float32 --weight-dtype bfloat16 "
-        "--act-quant fp8 --num-threads 2 --draft-schedule confidence --num-drafts 3 "
-        "--accept rejection --json --yes"
-    )
-    assert run(*words.split()).code == 0
+    engine = dict(one.split() for one in ENGINE.split(","))
+    words = "generate a b --model m --max-tokens 7 --temperature 0.5 --top-p 0.25 --top-k 9".split()
+    words += "--seed -4 --ignore-eos --json --yes".split()
+    for name, value in engine.items():
+        option = name.replace("_", "-")
+        flags = {"True": [f"--{option}"], "False": [f"--no-{option}"]}
+        words += flags.get(value, [f"--{option}", value])
+    assert run(*words).code == 0
     options = calls["options"]
     options.pop("report")
-    numbers = {"device": "cpu", "dtype": "float32", "weight_dtype": "bfloat16", "act_quant": "fp8"}
-    drafts = {"draft_schedule": "confidence", "num_drafts": 3, "accept": "rejection"}
-    sizes = {"max_model_len": 99, "num_threads": 2}
-    assert options == {"may_download_large": True, **numbers, **drafts, **sizes}
+    assert options.pop("may_download_large") is True
+    assert {name: str(value) for name, value in options.items()} == engine
+    assert not any(isinstance(options[name], str) for name in ("num_drafts", "kv_disk_bytes"))
+    ranks = {f"{name}_parallel_size" for name in ("data", "context", "expert")}
+    assert set(engine) == set(vars(deepinfer.EngineArgs())) - {"seed", *ranks}
     assert (calls["model"], calls["prompts"], calls["as_json"]) == ("m", ["a", "b"], True)
     assert calls["params"] == SamplingParams(
         temperature=0.5, top_p=0.25, top_k=9, seed=-4, max_tokens=7, ignore_eos=True
