@@ -16,6 +16,7 @@ from typing import Any, Final
 from deepinfer.entrypoints.llm import LLM
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.tools.eval_examples import Task
+from deepinfer.tools.eval_hits import with_hits
 from deepinfer.tools.eval_judge import has_right_values, is_right
 from deepinfer.tools.eval_network import (
     Drafted,
@@ -52,7 +53,7 @@ class Plan:
     """How much is measured.
 
     cases, long_cases: of each task, and of facts in long texts. fact_tokens: how long those are.
-    replay_all: whether long prompts of all abilities are answered with bounded replay once more,
+    replay_all: whether long prompts of all abilities are asked again with compact replay and hits,
     or only facts. passages of passage_tokens: of text. drafted: sequences of each kind whose drafts
     are looked at.
     """
@@ -148,7 +149,7 @@ def evaluate(llm: LLM, plan: Plan, text: str) -> Iterator[Line]:
 
 
 def replay_lines(llm: LLM, plan: Plan, answered: Mapping[str, list[Answered]]) -> Iterator[Line]:
-    """What bounded replay costs each ability that has long prompts, and all abilities together.
+    """What compact replay and bounded hits cost each ability that has long prompts, and all.
 
     Nothing where the answers had it.
     """
@@ -156,17 +157,20 @@ def replay_lines(llm: LLM, plan: Plan, answered: Mapping[str, list[Answered]]) -
         return
     if not plan.replay_all:
         answered = {n: cases for n, cases in answered.items() if cases[0].example.task == "fact"}
-    replayed = with_replay(llm, answered)
-    *lines, total = compared(answered, replayed, " with bounded replay")
-    for (name, cases), line in zip(answered.items(), lines, strict=True):
-        if any(one is not again for one, again in zip(cases, replayed[name], strict=True)):
-            yield line
-    if plan.replay_all:
-        yield total
+    ways = {" with compact replay": with_replay(llm, answered)}
+    if loaded_model(llm).options.enable_prefix_caching:
+        ways[" behind bounded hits"] = with_hits(llm, answered)
+    for how, replayed in ways.items():
+        *lines, total = compared(answered, replayed, how)
+        for (name, cases), line in zip(answered.items(), lines, strict=True):
+            if any(one is not again for one, again in zip(cases, replayed[name], strict=True)):
+                yield line
+        if plan.replay_all:
+            yield total
 
 
 def with_replay(llm: LLM, answered: Mapping[str, list[Answered]]) -> dict[str, list[Answered]]:
-    """The same cases with bounded replay. A prompt of which it keeps all has the same answer by
+    """The same cases with compact replay. A prompt of which it keeps all has the same answer by
     construction, and is not asked again.
     """
     with replay_on(llm) as keep_tokens:

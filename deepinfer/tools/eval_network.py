@@ -75,16 +75,17 @@ def long_attention_off(network: Network) -> Iterator[None]:
 
 @contextmanager
 def replay_on(llm: LLM) -> Iterator[int]:
-    """New requests have bounded replay; yields how many tokens of a prompt it keeps."""
+    """New requests have compact replay; yields how many tokens of a prompt it keeps."""
     model = loaded_model(llm)
+    worker = model.engine.worker
     kept = model.engine.keep_tokens
     # The option was not checked against the model's window: the engine may have had no replay.
     keep_tokens = max(model.options.keep_tokens, least_keep_tokens(model.config))
-    model.engine.keep_tokens = keep_tokens
+    model.engine.keep_tokens, worker.is_compact, was_compact = keep_tokens, True, worker.is_compact
     try:
         yield keep_tokens
     finally:
-        model.engine.keep_tokens = kept
+        model.engine.keep_tokens, worker.is_compact = kept, was_compact
 
 
 @contextmanager

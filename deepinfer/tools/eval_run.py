@@ -49,13 +49,21 @@ def asked(llm: LLM, example: Example) -> Chat:
     return replace(chat, params=params)
 
 
-def answer(llm: LLM, examples: Sequence[Example]) -> list[Answered]:
-    """The model's answers at temperature 0, without a grammar. Raises what a request raises."""
+def answer(
+    llm: LLM, examples: Sequence[Example], salts: Sequence[str] | None = None
+) -> list[Answered]:
+    """The model's answers at temperature 0, without a grammar. Raises what a request raises.
+
+    salts: of the prefix cache, one for each; None is a new one for each, so that nothing serves
+    that a network computed which was changed meanwhile.
+    """
+    salts = [uuid4().hex for _ in examples] if salts is None else salts
     chats = [asked(llm, example) for example in examples]
     outputs = llm.generate(
         prompt_token_ids=[chat.prompt_ids for chat in chats],
-        # A salt each: what a network computed that was changed meanwhile must not serve another.
-        sampling_params=[replace(chat.params, cache_salt=uuid4().hex) for chat in chats],
+        sampling_params=[
+            replace(chat.params, cache_salt=salt) for chat, salt in zip(chats, salts, strict=True)
+        ],
     )
     return [
         Answered(example, _message(llm, chat, output), chat.prompt_ids, output.token_ids)

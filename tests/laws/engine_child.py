@@ -12,7 +12,7 @@ from deepinfer.engine.engine import Engine
 from deepinfer.entrypoints.llm import LLM
 from deepinfer.sampling_params import SamplingParams
 
-PARAMS = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+PARAMS = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
 
 
 def open_llm(model: Path, folder: Path | None) -> LLM:
@@ -24,6 +24,8 @@ def open_llm(model: Path, folder: Path | None) -> LLM:
         max_num_seqs=4,
         max_model_len=384,
         prefix_replay="exact",
+        draft_schedule="off",
+        num_threads=1,
         **(disk if folder else {"enable_prefix_caching": False}),
     )
 
@@ -41,16 +43,17 @@ def answers(llm: LLM, prompts: list[list[int]]) -> list[tuple[list[int], int]]:
 
 def serve(model: Path, folder: Path, asked: Connection, pause_s: float) -> None:
     """Answer each list of prompts, until None comes. pause_s: the disk takes so long for every
-    part of a file, and takes half of what it is given."""
+    part of a file, and takes half of what it is given at a time."""
     torch.set_num_threads(1)
     write = os.write
 
-    def write_half(fd: int, content: memoryview) -> int:
+    def write_half(fd: int, content: bytes | memoryview) -> int:
+        if not isinstance(content, memoryview):  # a pipe's
+            return write(fd, content)
         time.sleep(pause_s)
         return write(fd, content[: len(content) // 2 + 1])
 
-    if pause_s:
-        os.write = write_half
+    os.write = write_half
     with open_llm(model, folder) as llm:
         asked.send("ready")
         while (prompts := asked.recv()) is not None:

@@ -35,7 +35,7 @@ class ForgetfulTier(HostTier):
 
     def get(self, key: bytes) -> bytes | None:
         """As of `HostTier`."""
-        if self.rng.random() < 0.03:
+        if self.rng.random() < 0.1:
             self.remove(key)
         return super().get(key)
 

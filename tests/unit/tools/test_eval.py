@@ -60,7 +60,7 @@ def test_random_model_knows_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -
     assert len(shares) == 7
     assert all(line["value"] == 0 and line["high"] > 60 for line in shares)
     assert lines["perplexity of held-out text"]["value"] > 200
-    assert lines["worse: all abilities with bounded replay"]["value"] == 0
+    assert lines["worse: all abilities with compact replay"]["value"] == 0
     assert next(line for name, line in lines.items() if "drafts" in name)["value"] < 1
 
 
