@@ -22,7 +22,7 @@ from deepinfer.engine.load_drafts import check_drafts, make_drafting
 from deepinfer.engine.machine import this_machine, with_environment
 from deepinfer.engine.parts import (
     lay_out,
-    log_pools,
+    log_account,
     make_prefix_cache,
     make_scheduler,
     make_worker,
@@ -99,7 +99,7 @@ def load_model(
         model_id = uuid4().hex if is_dummy else fingerprint(folder)
         prefix = make_prefix_cache(config, options, model_id, blob_bytes(worker.pools))
         scheduler = make_scheduler(options, sizes, drafting.step_time, prefix)
-    log_pools(config, options, sizes)
+    log_account(network, options, sizes)
     stages.log(_LOG)
     engine = Engine(
         scheduler,

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -58,3 +59,11 @@ def _has_npu() -> bool:
     except (ImportError, OSError, RuntimeError):
         return False
     return bool(torch.npu.is_available())
+
+
+def device_bytes(device: str) -> int:
+    """Memory of the device, used or not."""
+    if device == "cpu":
+        return this_machine(device).memory_bytes
+    module: Any = getattr(torch, device)
+    return int(module.get_device_properties(0).total_memory)

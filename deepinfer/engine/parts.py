@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from deepinfer.cache.account import Account, account_lines, workspace_bytes
 from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.disk_tier import DiskTier
 from deepinfer.cache.host_tier import HostTier
@@ -21,6 +22,7 @@ from deepinfer.cache.slots import SlotPool
 from deepinfer.cache.tiers import Tiers
 from deepinfer.config.engine import EngineConfig
 from deepinfer.config.model import ModelConfig
+from deepinfer.engine.machine import device_bytes
 from deepinfer.errors import ConfigError
 from deepinfer.model.network import Network
 from deepinfer.scheduler.config import SchedulerConfig
@@ -128,18 +130,27 @@ def make_scheduler(
     )
 
 
-def log_pools(config: ModelConfig, options: EngineConfig, sizes: PoolSizes) -> None:
-    """What the caches hold, and of what."""
-    per_token = sizes.block_bytes / BLOCK_TOKENS
-    _LOG.info(
-        "caches: %d blocks of %d bytes (%.0f a token, %d tokens), %d slots of %d bytes",
-        sizes.num_blocks,
-        sizes.block_bytes,
-        per_token,
-        sizes.num_tokens,
-        sizes.num_slots,
-        sizes.slot_bytes,
+def log_account(network: Network, options: EngineConfig, sizes: PoolSizes) -> None:
+    """Where the memory goes, in the log."""
+    config, draft = network.setup.config, network.draft
+    drafts = 0 if draft is None else sum(one.nbytes for one in draft.parameters())
+    num_drawn = options.max_num_seqs * (1 + options.num_drafts)
+    num_rows, value_bytes = options.max_num_batched_tokens, network.setup.dtype.itemsize
+    account = Account(
+        memory=device_bytes(options.device),
+        weights=sum(one.nbytes for one in network.parameters()) - drafts,
+        drafts=drafts,
+        num_blocks=sizes.num_blocks,
+        block_bytes=sizes.block_bytes,
+        num_slots=sizes.num_slots,
+        slot_bytes=sizes.slot_bytes,
+        workspace=workspace_bytes(
+            config, num_rows, min(num_rows, num_drawn), value_bytes, sizes.block_bytes
+        ),
     )
-    for part in (*block_parts(config, _STORAGE), *slot_parts(config, _STORAGE)):
-        _LOG.info("  %s: %d layers, %d bytes each", part.name, part.num_layers, part.num_bytes)
+    _LOG.info("bytes of memory, for %d tokens of context in all:", sizes.num_tokens)
+    for line in account_lines(account):
+        _LOG.info("  %s", line)
+    if account.remains < 0:
+        _LOG.warning("the largest steps may need %d bytes more than there are", -account.remains)
     _LOG.info("%s, computed in %s, %d threads", options.device, options.dtype, options.num_threads)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
-from deepinfer.cache.layout import BLOCK_TOKENS, Storage, total_bytes
+from deepinfer.cache.account import Account, account_lines, workspace_bytes
+from deepinfer.cache.layout import BLOCK_TOKENS, Storage, blocks_for, total_bytes
 from deepinfer.config.model import read_model_config
 from deepinfer.errors import ConfigError
 from deepinfer.tools.capacity import Plan, plan
@@ -84,7 +85,28 @@ def plan_lines(p: Plan) -> Iterator[str]:
     yield ""
     yield from _cache_lines(p)
     yield ""
+    yield f"bytes of memory, for what was asked, as {p.plain.name}"
+    yield from account_lines(_account(p))
+    yield ""
     yield from _fit_lines(p)
+
+
+def _account(p: Plan) -> Account:
+    """Of the asked batch in this engine, in steps of one row for each sequence and its drafts."""
+    c, block_bytes = p.config, total_bytes(p.plain.block)
+    drafts = p.plain.weights[[group for group, _ in GROUPS].index("draft module")]
+    num_rows = p.batch * (1 + c.dspark_block_size if c.num_nextn_predict_layers else 1)
+    value_bytes = 4 if p.plain.name.endswith("float32") else 2
+    return Account(
+        memory=p.memory_bytes,
+        weights=p.plain.weight_bytes - drafts,
+        drafts=drafts,
+        num_blocks=p.batch * blocks_for(p.context),
+        block_bytes=block_bytes,
+        num_slots=p.batch,
+        slot_bytes=total_bytes(p.plain.slot),
+        workspace=workspace_bytes(c, num_rows, num_rows, value_bytes, block_bytes),
+    )
 
 
 def _row(title: str, *cells: object) -> str:

@@ -101,9 +101,9 @@ def test_rows_are_computed_once_and_in_chunks(
     network, rows = either.engine.worker.network, []
     run = network.run
 
-    def counted(batch, store):
+    def counted(batch, store, rest):
         rows.append(batch.token_ids.shape[0])
-        return run(batch, store)
+        return run(batch, store, rest)
 
     monkeypatch.setattr(network, "run", counted)
     generate(either, random_ids(1100), replace(GREEDY, max_tokens=3))
