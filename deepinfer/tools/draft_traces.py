@@ -49,7 +49,7 @@ def replay(traces: Sequence[Trace], batch: int, drafts_each: float | None) -> Re
     """Run all traces, `batch` at a time; one that ends makes room for the next.
 
     The traces come again and again, at least _TURNS of them for each place, and the replay ends
-    with the first step that is not full: at the end only texts that are hard to draft would be
+    where a step would not be full: at the end only texts that are hard to draft would be
     left, which is no batch that a server has.
 
     drafts_each: drafts that a step verifies for each sequence on average, shared by confidence;
@@ -58,7 +58,7 @@ def replay(traces: Sequence[Trace], batch: int, drafts_each: float | None) -> Re
     waiting = list(traces)[::-1] * -(-_TURNS * batch // len(traces))
     running: list[tuple[Trace, int]] = []
     num_rounds = verified = accepted = 0
-    while waiting or len(running) == batch:
+    while len(running) + len(waiting) >= batch:
         while len(running) < batch:
             running.append((waiting.pop(), 0))
         rates = [trace.rates[place] for trace, place in running]

@@ -38,3 +38,12 @@ def test_the_least_budget_keeps_the_share():
     assert budget < 2
     assert kept.accepted_len >= 0.97 * full.accepted_len
     assert kept.rejected < full.rejected
+
+
+def test_traces_of_all_lengths_end_together() -> None:
+    """Two places are free and one trace is left."""
+    texts = [trace([1] * length, [[0.9, 0.8]] * length) for length in range(1, 12)]
+    for batch in (1, 2, 3, 7, 11, 20):
+        found = replay(texts, batch, 1.5)
+        assert found.num_rounds % batch == 0
+        assert found.accepted <= found.verified
