@@ -8,7 +8,7 @@ knows. Knows nothing of how the values are used.
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -25,6 +25,7 @@ NUM_DRAFTS = "DEEPINFER_USE_NEXTN_DECODE"
 BY_CONFIDENCE = "DEEPINFER_ENABLE_MTP_VARLEN"
 AHEAD = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING"
 TEMPERATURES = "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE"
+API_KEY = "DEEPINFER_API_KEY"
 CURVE_DIR = "DEEPINFER_DECODE_PERF_CACHE_DIR"
 
 Accelerator = Literal["nvidia", "ascend", "cpu"]
@@ -58,6 +59,7 @@ class Environment:
         num_drafts 0 comes with draft_schedule off.
     confidence_temperatures: of drafts, one for all or one for each. curve_dir, curve_ttl_s: where
         step times are kept, None for nowhere, and for how long.
+    api_key: what the server asks for; never shown.
     """
 
     model_dir: Path | None = None
@@ -74,6 +76,7 @@ class Environment:
     confidence_temperatures: tuple[float, ...] = (1.0,)
     curve_dir: Path | None = None
     curve_ttl_s: float = 3600.0
+    api_key: str | None = field(default=None, repr=False)
 
 
 def environment() -> Environment:
@@ -114,6 +117,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     return Environment(
         model_dir=_path(found.get(MODEL_DIR)),
         curve_dir=_path(found.get(CURVE_DIR)),
+        api_key=found.get(API_KEY),
         draft_schedule=_draft_schedule(numbers.get("num_drafts"), found.get(BY_CONFIDENCE)),
         async_scheduling=found[AHEAD] not in OFF if AHEAD in found else None,
         confidence_temperatures=tuple(

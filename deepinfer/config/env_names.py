@@ -63,6 +63,7 @@ ENV_NAMES: tuple[EnvName, ...] = (
         ("nvidia", "ascend", "cpu"),
         "the device when none is given (--device): cuda, npu or cpu",
     ),
+    EnvName("DEEPINFER_API_KEY", "honoured", (), "a key that the server asks for, as --api-key"),
     _refused("COMPUTE_SUM_SMALLER_PROBS", OFF, "such probabilities are not returned"),
     *_not_needed("nothing is compiled at run time", "JIT_CACHE_DIR"),
     *_not_needed(

@@ -40,13 +40,14 @@ _LOG = logging.getLogger("deepinfer")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that is ready. folder: where it came from."""
+    """A model that is ready. folder: where it came from. stages: of the start, in seconds."""
 
     folder: Path
     config: ModelConfig
     options: EngineConfig
     tokenizer: Tokenizer
     engine: Engine
+    stages: dict[str, float]
 
 
 def load_model(
@@ -111,7 +112,7 @@ def load_model(
         drafting,
         is_ahead=options.async_scheduling,
     )
-    return LoadedModel(folder, config, options, tokenizer, engine)
+    return LoadedModel(folder, config, options, tokenizer, engine, stages.seconds)
 
 
 def _network(

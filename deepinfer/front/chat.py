@@ -118,7 +118,7 @@ def prepare_chat(
             top_p=inference.top_p,
             max_tokens=resolve_max_tokens(request, len(prompt_ids), max_model_len),
         )
-    so_args = _so_args(request, params, tokenizer, is_forced=is_forced)
+    so_args = output_structure(request, params, tokenizer, is_forced=is_forced)
     # Stop strings act in the answer alone, not in thoughts or calls; a structure ends by itself.
     parsing = replace(request.parsing, stop_sequences=() if so_args else stops)
     params = replace(params, stop=None, so_args=so_args)
@@ -185,14 +185,18 @@ def _body(
     return body, is_forced
 
 
-def _so_args(
+def output_structure(
     request: ConversationRequest,
     params: SamplingParams,
     tokenizer: Tokenizer,
     *,
     is_forced: bool,
 ) -> SoArgs | None:
-    """What the answer must obey, from its first token on: after the thoughts, if there are any."""
+    """What the answer must obey, from its first token on: after the thoughts, if there are any.
+
+    is_forced: a call must follow, of tools that the prompt shows as ones that may be called. Raises
+    RequestError where two structures were asked for, or one beside tools that may be called.
+    """
     asked = read_so_args(params.so_args)
     wanted = request.inference.output_constraint
     if request.conversation.has_tools and request.conversation.response_format != "text":

@@ -80,7 +80,9 @@ class Tokenizer:
         _check_encodable(text)
         source = self._raw if allow_control else self._plain
         # False: a post-processor in the file would decide about BOS a second time.
-        ids: list[int] = source.encode(text, add_special_tokens=False).ids
+        # As a batch of one: other threads run meanwhile, which a plain call would not let them.
+        (encoded,) = source.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoded.ids
         if add_bos and self._inserts_bos and ids[:1] != [self.bos_id]:
             return [self.bos_id, *ids]
         return ids

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.text import Text
 
 from deepinfer.entrypoints.llm import LLM
 from deepinfer.errors import RequestError
@@ -21,9 +20,8 @@ from deepinfer.recipe.events import (
 )
 from deepinfer.recipe.message import ParsedMessage, parsed_message
 from deepinfer.sampling_params import SamplingParams
-from deepinfer.tools.generate import visible
+from deepinfer.tools.terminal import show, typed_lines
 
-PROMPT = "> "
 # What --thinking says -> the option of LLM.chat.
 THINKING: dict[str, Thinking] = {
     "on": True,
@@ -51,7 +49,7 @@ def main(
     start = [{"role": "system", "content": system}] if system else []
     messages: list[dict[str, Any]] = list(start)
     failed = 0
-    for line in _lines(stdin, console, shows_prompt=is_terminal):
+    for line in typed_lines(stdin, console, shows_prompt=is_terminal):
         if line == "/exit":
             break
         if line == "/new":
@@ -72,21 +70,6 @@ def main(
     return 1 if failed else 0
 
 
-def _lines(stdin: TextIO, console: Console, *, shows_prompt: bool) -> Iterator[str]:
-    """Lines with something in them."""
-    while True:
-        if shows_prompt:
-            console.print(PROMPT, end="")
-        try:
-            line = stdin.readline()
-        except KeyboardInterrupt:
-            line = ""
-        if not line:
-            return
-        if line.strip():
-            yield line.strip()
-
-
 def _shown(events: Iterable[Event], console: Console) -> Iterator[Event]:
     """The same events, each shown as it comes."""
     thoughts = False
@@ -98,19 +81,15 @@ def _shown(events: Iterable[Event], console: Console) -> Iterator[Event]:
         match event:
             case ReasoningText():
                 thoughts = True
-                _show(console, event.text, "dim")
+                show(console, event.text, "dim")
             case ContentText() | Unread():
-                _show(console, event.text)
+                show(console, event.text)
             case CallOpened():
-                _show(console, f"\n[call of {event.name}] ", "bold")
+                show(console, f"\n[call of {event.name}] ", "bold")
             case CallArguments():
-                _show(console, event.text)
+                show(console, event.text)
             case Finished():
-                _show(console, "\n" if event.reason != "length" else " [cut at the limit]\n", "dim")
-
-
-def _show(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(visible(text) if console.is_terminal else text, style), end="")
+                show(console, "\n" if event.reason != "length" else " [cut at the limit]\n", "dim")
 
 
 def _as_message(answer: ParsedMessage) -> dict[str, Any]:

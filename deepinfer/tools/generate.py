@@ -11,15 +11,7 @@ from deepinfer.entrypoints.llm import LLM
 from deepinfer.errors import RequestError
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
-
-# C0 and C1 control characters except tab and newline: a model must not steer a terminal.
-_CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
-del _CONTROLS[ord("\t")], _CONTROLS[ord("\n")]
-
-
-def visible(text: str) -> str:
-    """The text with a sign in the place of each character that would steer a terminal."""
-    return text.translate(_CONTROLS)
+from deepinfer.tools.terminal import visible
 
 
 def read_prompts(prompts: list[str], file: Path | None, stdin: TextIO | None) -> list[str]:
