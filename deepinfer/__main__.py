@@ -2,17 +2,19 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
 from deepinfer import __version__
+from deepinfer.config.engine_options import engine_options
 from deepinfer.config.env import environment, set_thread_policy
 from deepinfer.config.words import Device
 from deepinfer.errors import ConfigError, DeepInferError
 from deepinfer.logs import LEVELS, setup_logging
-from deepinfer.tools.engine_options import engine_options
+from deepinfer.server.command import serve
 
 app = typer.Typer(
     name="deepinfer",
@@ -32,6 +34,7 @@ _Model = Annotated[
     typer.Argument(help="Folder or Hugging Face id. Default: models/demo, else a random toy."),
 ]
 _Device = Annotated[str, typer.Option(help=" | ".join(get_args(Device)))]
+_ApiKey = Annotated[str | None, typer.Option(help="Of a server that asks for one.")]
 _Yes = Annotated[bool, typer.Option("--yes", help="Consent to a download of more than 5 GiB.")]
 
 
@@ -131,17 +134,24 @@ def chat(
     temperature: Annotated[float, typer.Option(help="As for generate.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="As for generate.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="As for generate.")] = None,
+    api_key: _ApiKey = None,
     engine: Any = None,
     yes: _Yes = False,
 ) -> None:
-    """Talk to a model; its thoughts are shown dim."""
+    """Talk to a model, or to a server; its thoughts are shown dim."""
+    if model is not None and model.startswith(("http://", "https://")):
+        from deepinfer.tools import chat_url
+
+        asked = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+        asked |= {"thinking_budget": max_thinking_tokens, **_thinking(thinking)}
+        given = {name: value for name, value in asked.items() if value is not None}
+        server = chat_url.Server(model, api_key)
+        raise typer.Exit(chat_url.main(server, given, system=system, stdin=sys.stdin))
     from deepinfer.entrypoints.llm import LLM
     from deepinfer.sampling_params import SamplingParams
     from deepinfer.tools import chat as tool
 
-    if thinking not in tool.THINKING:
-        expected = f"expected one of {', '.join(tool.THINKING)}"
-        raise ConfigError(f"found {thinking!r}, {expected}", where="--thinking", hint="correct it")
+    _thinking(thinking)
     params = SamplingParams(
         temperature=temperature,
         top_p=top_p,
@@ -152,6 +162,9 @@ def chat(
     llm = LLM(model, may_download_large=yes, report=_report, **engine)
     how = tool.THINKING[thinking]
     raise typer.Exit(tool.main(llm, params, system=system, thinking=how, stdin=sys.stdin))
+
+
+app.command()(serve)
 
 
 @app.command()
@@ -243,6 +256,16 @@ def bench(
         str,
         typer.Option(help="offline: random | chat: unrelated prompts, or users who talk in turns."),
     ] = "random",
+    url: Annotated[
+        str | None, typer.Option(help="offline: measure a server there instead, as its clients.")
+    ] = None,
+    streams: Annotated[int, typer.Option(help="--url: requests at once.")] = 8,
+    requests: Annotated[int, typer.Option(help="--url: requests in all.")] = 32,
+    input_words: Annotated[int, typer.Option(help="--url: words of each prompt.")] = 64,
+    api_key: _ApiKey = None,
+    pid: Annotated[
+        int | None, typer.Option(help="--url: the server's process, to count its CPU time.")
+    ] = None,
     toy: Annotated[
         str, typer.Option(help="engine | peer: a network of random weights, made in memory.")
     ] = "engine",
@@ -252,7 +275,10 @@ def bench(
     temperature: Annotated[float, typer.Option(help="offline: as for generate.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="offline: as for generate.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="offline: as for generate.")] = -1,
-    seed: Annotated[int, typer.Option(help="offline: of prompts and draws.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="offline: of prompts and draws. Default: 0; with --url, a new one."),
+    ] = None,
     cold: Annotated[
         bool, typer.Option("--cold", help="offline: no run before the timed one.")
     ] = False,
@@ -261,6 +287,15 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="offline: one JSON object.")] = False,
 ) -> None:
     """Measure this machine. docs/benchmarks.md tells what the figures mean."""
+    if url is not None:
+        from deepinfer.bench import url_report
+        from deepinfer.bench.client import Target
+        from deepinfer.bench.load import UrlWorkload
+
+        load = UrlWorkload(streams, requests, input_words, output_len, temperature, top_p, top_k)
+        load = load if seed is None else replace(load, seed=seed)
+        target = Target.of(url, api_key)
+        raise typer.Exit(url_report.main(target, load, pid, as_json=as_json, show=_show))
     from deepinfer.bench import command as tool
     from deepinfer.bench.offline import Workload
     from deepinfer.config.engine import engine_args
@@ -276,7 +311,7 @@ def bench(
         temperature=temperature,
         top_p=top_p,
         top_k=top_k,
-        seed=seed,
+        seed=seed or 0,
         cold=cold,
     )
     offline = {
@@ -340,6 +375,19 @@ def _most_tokens(model: str | None, asked: int | None) -> int:
         return asked
     is_toy = model is None and environment().model_dir is None and demo_folder() is None
     return _TOY_MAX_TOKENS if is_toy else MAX_TOKENS
+
+
+def _thinking(word: str) -> dict[str, Any]:
+    """What a request says of thinking. Raises ConfigError for an unknown word."""
+    words: dict[str, dict[str, Any]] = {
+        "on": {"thinking": {"type": "enabled"}},
+        "off": {"thinking": {"type": "disabled"}},
+        **{how: {"reasoning_effort": how} for how in ("low", "high", "max")},
+    }
+    if word not in words:
+        what = f"found {word!r}, expected one of {', '.join(words)}"
+        raise ConfigError(what, where="--thinking", hint="correct it")
+    return words[word]
 
 
 def _chosen(where: str, word: str, among: Mapping[str, Callable[[], int]]) -> Callable[[], int]:

@@ -45,17 +45,19 @@ class Replayed:
         return self.verified - self.accepted
 
 
-def replay(traces: Sequence[Trace], batch: int, drafts_each: float | None) -> Replayed:
+def replay(
+    traces: Sequence[Trace], batch: int, drafts_each: float | None, turns: int = _TURNS
+) -> Replayed:
     """Run all traces, `batch` at a time; one that ends makes room for the next.
 
-    The traces come again and again, at least _TURNS of them for each place, and the replay ends
+    The traces come again and again, at least `turns` of them for each place, and the replay ends
     where a step would not be full: at the end only texts that are hard to draft would be
     left, which is no batch that a server has.
 
     drafts_each: drafts that a step verifies for each sequence on average, shared by confidence;
     None verifies every draft.
     """
-    waiting = list(traces)[::-1] * -(-_TURNS * batch // len(traces))
+    waiting = list(traces)[::-1] * -(-turns * batch // len(traces))
     running: list[tuple[Trace, int]] = []
     num_rounds = verified = accepted = 0
     while len(running) + len(waiting) >= batch:

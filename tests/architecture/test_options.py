@@ -22,14 +22,20 @@ COMMANDS = {
     ],
     "chat": [
         *("MODEL", "--system", "--thinking", "--max-tokens", "--max-thinking-tokens"),
-        *("--temperature", "--top-p", "--seed", *ENGINE, "--yes"),
+        *("--temperature", "--top-p", "--seed", "--api-key", *ENGINE, "--yes"),
+    ],
+    "serve": [
+        *("MODEL", "--host", "--port", "--served-model-name", "--api-key", "--allow-origin"),
+        *("--max-waiting", "--max-waiting-tokens", "--max-body-bytes", "--drain-s"),
+        *("--log-prompts", "--official-sampling", "--seed", *ENGINE, "--yes"),
     ],
     "inspect": ["FOLDER"],
     "tiny": ["FOLDER", "--seed"],
     "selftest": ["--model", "--device"],
     "eval": ["MODEL", "--quick", "--drafts", *ENGINE, "--json", "--yes"],
     "bench": [
-        *("WHAT", "--model", "--workload", "--toy", "--input-len", "--output-len", "--batch"),
+        *("WHAT", "--model", "--workload", "--url", "--streams", "--requests", "--input-words"),
+        *("--api-key", "--pid", "--toy", "--input-len", "--output-len", "--batch"),
         *("--temperature", "--top-p", "--top-k", "--seed", "--cold", "--repeats"),
         *(*ENGINE, "--json"),
     ],

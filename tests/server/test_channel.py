@@ -1,6 +1,7 @@
 """Channels, each by itself: one request's news, once, in order, until all has ended."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,8 @@ class Told:
         self.channel = Channel("7", num_choices, self.messages.append, self.left.append)
 
     def put(self, choice: int, token_id: int | None, finish_reason: str | None = None) -> None:
-        self.channel.put(Delta("7", choice, token_id, finish_reason=finish_reason))  # type: ignore[arg-type]
+        reason: Any = finish_reason
+        self.channel.put(Delta("7", choice, token_id, finish_reason=reason))
 
 
 async def rest(channel: Channel) -> list[int | None]:

@@ -85,8 +85,11 @@ class FakeDevice:
             self._calls.popleft()()
 
     def lose_step(self) -> None:
-        """Forget launched and sampled steps: no later plan follows one of them."""
-        self.catch_up()
+        """Forget launched and sampled steps: no later plan follows one of them. Calls that were not
+        made yet may be made or not, from one on none."""
+        while self._calls and self._rng.random() < 0.5:
+            self._calls.popleft()()
+        self._calls.clear()
         self._launched, self._sampled, self._proposed = None, [], {}
 
     def launch(self, plan: StepPlan) -> None:

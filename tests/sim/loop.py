@@ -97,7 +97,7 @@ class Loop:
         self._rng = random.Random(seed)
         self._flight: Flight | None = None
         lane: Any = FakeLane(device)
-        self._tiering = Tiering(scheduler.memory, lane)
+        self.tiering = Tiering(scheduler.memory, lane)
 
     @property
     def has_work(self) -> bool:
@@ -112,7 +112,7 @@ class Loop:
         except Interrupted:
             self._flight = None
             self.num_lost += 1
-            self._tiering.lose()
+            self.tiering.lose()
             self.device.lose_step()
             self.scheduler.lose_step()
             return []
@@ -128,7 +128,7 @@ class Loop:
         ahead = self._launch(flight.scheduled) if is_blind else None
         self.watcher.gap()
         progress = self._update(flight)
-        self._tiering.save()
+        self.tiering.save()
         self._propose(flight)
         if is_ahead and ahead is None:
             ahead = self._launch(None)
@@ -139,7 +139,7 @@ class Loop:
         self._sample(ahead)
         self._flight = ahead
         if ahead is None:
-            self._tiering.store()
+            self.tiering.store()
         return progress
 
     def _launch(self, before: Scheduled | None) -> Flight | None:
@@ -147,7 +147,7 @@ class Loop:
         if scheduled is None:
             return None
         self.num_steps += 1
-        self._tiering.load()
+        self.tiering.load()
         plan = make_plan(scheduled)
         self.watcher.planned(scheduled, plan, before)
         self.device.call(lambda: self.device.launch(plan))
@@ -179,7 +179,7 @@ class Loop:
         scheduled = flight.scheduled
         assert flight.drawn is not None
         all_drawn = flight.drawn()
-        self._tiering.store()
+        self.tiering.store()
         for place, drawn in zip(scheduled.sampled, all_drawn, strict=True):
             assert len(drawn.token_ids) == 1 + scheduled.num_drafts[place]
             if scheduled.is_live(place):

@@ -20,7 +20,9 @@ from deepinfer.scheduler.request import Request
 from deepinfer.scheduler.update import Progress
 from deepinfer.step import StepPlan
 from tests.sim.fake_device import VOCAB_SIZE
-from tests.sim.world import World
+from tests.sim.loop import Interrupted
+from tests.sim.texts import START, advance, next_token
+from tests.sim.world import BAD, World
 
 BLOB_BYTES = BLOCK_TOKENS * 8
 SALTS = (None, "", "a")
@@ -35,9 +37,20 @@ class ForgetfulTier(HostTier):
 
     def get(self, key: bytes) -> bytes | None:
         """As of `HostTier`."""
-        if self.rng.random() < 0.1:
+        if self.rng.random() < 0.3:
             self.remove(key)
         return super().get(key)
+
+
+def with_bad_row(prompt: list[int], rng: random.Random) -> list[int]:
+    """Its last row is not finite, if that can be, and the row before ends a new block, if it has
+    one."""
+    num_blocks = len(prompt) // BLOCK_TOKENS
+    if num_blocks:
+        prompt = prompt[: num_blocks * BLOCK_TOKENS - 9] + rng.choices(range(VOCAB_SIZE), k=10)
+    state = advance(START, prompt[:-1])
+    last = (one for one in range(VOCAB_SIZE) if next_token(advance(state, [one])) == BAD)
+    return [*prompt[:-1], next(last, prompt[-1])]
 
 
 class PrefixWorld(World):
@@ -52,6 +65,8 @@ class PrefixWorld(World):
         window, depth = rng.choice(LAYERS)
         self.prefix = PrefixCache("m", "f", window, depth, replay, tiers)
         self.salts = SALTS if seed // 2 % 2 else SALTS[:1]
+        self._num_loaded = 0
+        self._turned: set[Request] = set()
         self._keys: dict[tuple[str | None, int], bytes] = {}
         super().__init__(seed, tight=seed % 4 != 3, ahead=ahead, prefix=self.prefix)
         limit = self.config.max_model_len
@@ -62,7 +77,7 @@ class PrefixWorld(World):
         """A branch of a trunk, a talk that goes on, one that is said again, or something new."""
         rng, limit = self.rng, self.config.max_model_len
         kind = rng.random()
-        if kind < 0.1:
+        if kind < 0.3:
             return super().new_request(limits)
         if kind < 0.5:
             tokens = rng.choice(self.trunks)[: rng.randrange(limit)]
@@ -70,6 +85,8 @@ class PrefixWorld(World):
             tokens = rng.choice(self.talks)
         new = [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([0, 1, 20]))]
         prompt = [*tokens, *new][: limit - 1] or [5]
+        if rng.random() < 0.05:
+            prompt = with_bad_row(prompt, rng)[: limit - 1]
         scored = rng.choice([None] * 9 + [1])
         salt, is_exact = rng.choice(self.salts), rng.random() < 0.2
         request = Request(
@@ -79,6 +96,15 @@ class PrefixWorld(World):
         if len(self.talks) < 8:
             self.talks.append(prompt)
         return request
+
+    def gap(self) -> None:
+        """An interrupt comes most of all where blobs are under way."""
+        super().gap()
+        num_loaded = 0 if self.tier is None else self.tier.counters().num_hits
+        chance = 0.3 if num_loaded > self._num_loaded else 0.05 * bool(self.loop.tiering._saves)
+        self._num_loaded = num_loaded
+        if self.rng.random() < chance:
+            raise Interrupted
 
     def step(self, *, check: bool) -> None:
         super().step(check=check)
@@ -95,7 +121,11 @@ class PrefixWorld(World):
                 block_ids = request.block_ids[: num_hit // BLOCK_TOKENS]
                 keys = [self.blocks.key(block_id) for block_id in block_ids]
                 tokens = request.tokens[:num_hit]
-                is_exact = self.prefix.is_exact(request)
+                # Who comes back goes on as it began.
+                is_exact = request.num_preemptions > 0 and request not in self._turned
+                is_exact = is_exact or self.prefix.is_exact(request)
+                if request.chain is not None and request.chain.turns:
+                    self._turned.add(request)
                 check = partial(self._check_hit, block_ids, keys, tokens, request.cache_salt)
                 self.device.call(partial(check, is_exact=is_exact))
                 self.counts["hits"] += 1
@@ -105,7 +135,9 @@ class PrefixWorld(World):
         for request, _, reason, *_ in progress:
             if reason == "error":
                 assert request.chain is not None
+                saved = {key for keys, _ in self.loop.tiering._saves for key in keys}
                 for key in request.chain.keys[request.entry_start // BLOCK_TOKENS :]:
+                    assert key not in saved, "what is not finite is saved"
                     assert self.blocks.find(key) is None, "what is not finite may be found"
                     assert self.tier is None or not self.tier.has(key)
         super().news(progress)

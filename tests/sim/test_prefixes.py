@@ -66,4 +66,4 @@ def test_two_hundred_thousand_steps(replay: PrefixReplay) -> None:
     is neither owned, kept nor empty (A13)."""
     counts = run_worlds(replay, num_worlds=48, num_steps=4200, check_every=50)
     assert min(counts[name] for name in MET) >= 100
-    assert (counts["hits behind a turn"] >= 1000) == (replay == "bounded")
+    assert (counts["hits behind a turn"] >= 50) == (replay == "bounded")

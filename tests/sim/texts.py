@@ -25,8 +25,8 @@ class Texts:
     """All that were ever made; number 0 is the empty one.
 
     Of each: parents, the text before its last token; tokens, that token; states, the rolling state
-    of all tokens; turns, the length of the last bounded hit that it was computed behind, or 0. Equal
-    numbers are equal texts, computed in the same way.
+    of all tokens; turns, the length of the last bounded hit that it was computed behind, or 0.
+    Equal numbers are equal texts, computed in the same way.
     """
 
     def __init__(self) -> None:

@@ -13,12 +13,12 @@ def trace(leading: list[int], rates: list[list[float]]) -> Trace:
 def test_a_replay_by_hand():
     """A round goes on at the wrong place, or counts drafts that it did not verify."""
     text = trace([2, 0, 1, 0, 2], [[0.9, 0.5]] * 5)
-    full = replay([text], 1, None)
+    full = replay([text], 1, None, turns=1)
     # Places 0 (2 right), 3 (none), 4 (2 right).
     assert (full.num_rounds, full.verified, full.accepted) == (3, 6, 4)
     assert full.rejected == 2
     assert full.accepted_len == pytest.approx(1 + 4 / 3)
-    one = replay([text], 1, 1)
+    one = replay([text], 1, 1, turns=1)
     # Places 0 (1 of 2), 2 (1), 4 (1 of 2).
     assert (one.num_rounds, one.verified, one.accepted) == (3, 3, 3)
 
@@ -26,9 +26,9 @@ def test_a_replay_by_hand():
 def test_a_budget_goes_to_the_likelier_sequence():
     """Drafts are shared equally, whatever the confidence."""
     good, bad = trace([2, 0, 0], [[0.9, 0.8]] * 3), trace([0, 0, 0], [[0.2, 0.1]] * 3)
-    found = replay([good, bad], 2, 1)
-    # The first round verifies both drafts of the good one, which ends it; the other is alone then.
-    assert (found.verified, found.accepted) == (4, 2)
+    found = replay([good, bad], 2, 1, turns=1)
+    # The first round verifies both drafts of the good one, which ends it; one alone is no batch.
+    assert (found.num_rounds, found.verified, found.accepted) == (2, 2, 2)
 
 
 def test_the_least_budget_keeps_the_share():
