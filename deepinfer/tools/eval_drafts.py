@@ -98,7 +98,7 @@ def live_lines(
         paces: dict[str, list[float]] = {schedule: [] for schedule in SCHEDULES}
         for _ in range(_REPEATS + 1):
             for schedule, llm in llms.items():
-                pace = measure(loaded_model(llm).engine, prompts[: max(8, 3 * batch)], batch)
+                pace = measure(loaded_model(llm).engine, prompts[: max(16, 3 * batch)], batch)
                 paces[schedule].append(pace.tokens_per_s)
         # The first round warms up.
         rates = {schedule: median(of[1:]) for schedule, of in paces.items()}
