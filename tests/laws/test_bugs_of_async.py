@@ -96,8 +96,8 @@ def test_c15_ids_lie_in_the_vocabulary(
     vocab_size = small.source.config.vocab_size
     blind: list[bool] = []
 
-    def batch(inner: Any, token_ids: Any, index: Any) -> Any:
-        made = inner(token_ids, index)
+    def batch(inner: Any, *given: Any) -> Any:
+        made = inner(*given)
         assert len(made.token_ids) <= num_rows
         assert ((made.token_ids >= 0) & (made.token_ids < vocab_size)).all()
         behind = made.positions[:, None] - torch.arange(made.lookback.shape[1])
