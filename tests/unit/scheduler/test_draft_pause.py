@@ -38,19 +38,27 @@ def test_drafts_that_pay_never_pause():
 
 def test_drafts_that_cost_more_are_tried_now_and_then():
     """Bad drafts are made for ever, or are never tried again when they might have become good."""
+    found = wanted(pause_of(DEAR), [0.3, 0.1], 2, 200)
+    # 7 steps of trial, then one that decides, and 64 of pause.
+    assert found == ([True] * 7 + [False] * 65) * 2 + [True] * 7 + [False] * 49
     pause = pause_of(DEAR)
-    found = wanted(pause, [0.3, 0.1], 2, 270)
-    # 3 steps of trial, 1 that is refused, 24 of pause.
-    assert found == ([True] * 3 + [False] * 25) * 9 + [True] * 3 + [False] * 15
-    pause = pause_of(DEAR)
-    assert wanted(pause, [0.3, 0.1], 2, 4)[-1] is False
-    assert all(wanted(pause, [0.99, 0.98, 0.97, 0.96, 0.95], 2, 40)[24:])
+    assert wanted(pause, [0.3, 0.1], 2, 8)[-1] is False
+    assert all(wanted(pause, [0.99, 0.98, 0.97, 0.96, 0.95], 2, 90)[64:])
+
+
+def test_one_bad_step_decides_nothing() -> None:
+    """Good drafts are left out for long because all sequences were at a hard place at once."""
+    pause, rng = pause_of(8.0, 1), np.random.default_rng(0)
+    steps = [
+        [0.95, 0.9, 0.85, 0.8, 0.8] if rng.random() < 0.7 else [0.05, 0.01] for _ in range(300)
+    ]
+    assert all(wanted(pause, rates, 1, 1)[0] for rates in steps)
 
 
 def test_a_batch_that_shrinks_ends_a_pause():
     """One sequence that is left goes on without drafts, for whose sake a full batch paused."""
     pause = pause_of(DEAR, 8)
-    assert wanted(pause, [0.3, 0.1], 8, 4)[-1] is False
+    assert wanted(pause, [0.3, 0.1], 8, 8)[-1] is False
     assert wanted(pause, [0.99, 0.98], 2, 3) == [True] * 3
 
 
