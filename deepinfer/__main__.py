@@ -1,10 +1,10 @@
 """The command line: parses and calls, nothing else."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
@@ -15,6 +15,8 @@ from deepinfer.config.words import Device
 from deepinfer.errors import ConfigError, DeepInferError
 from deepinfer.logs import LEVELS, setup_logging
 from deepinfer.server.command import serve
+
+_T = TypeVar("_T")
 
 app = typer.Typer(
     name="deepinfer",
@@ -139,11 +141,15 @@ def chat(
     yes: _Yes = False,
 ) -> None:
     """Talk to a model, or to a server; its thoughts are shown dim."""
+    from deepinfer.tools.terminal import THINKING
+
+    how = _chosen("--thinking", thinking, THINKING)
     if model is not None and model.startswith(("http://", "https://")):
         from deepinfer.tools import chat_url
 
         asked = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-        asked |= {"thinking_budget": max_thinking_tokens, **_thinking(thinking)}
+        fields = chat_url.thinking_fields(how)
+        asked |= {"thinking_budget": max_thinking_tokens, **fields}
         given = {name: value for name, value in asked.items() if value is not None}
         server = chat_url.Server(model, api_key)
         raise typer.Exit(chat_url.main(server, given, system=system, stdin=sys.stdin))
@@ -151,7 +157,6 @@ def chat(
     from deepinfer.sampling_params import SamplingParams
     from deepinfer.tools import chat as tool
 
-    _thinking(thinking)
     params = SamplingParams(
         temperature=temperature,
         top_p=top_p,
@@ -160,7 +165,6 @@ def chat(
         max_thinking_tokens=max_thinking_tokens,
     )
     llm = LLM(model, may_download_large=yes, report=_report, **engine)
-    how = tool.THINKING[thinking]
     raise typer.Exit(tool.main(llm, params, system=system, thinking=how, stdin=sys.stdin))
 
 
@@ -377,20 +381,7 @@ def _most_tokens(model: str | None, asked: int | None) -> int:
     return _TOY_MAX_TOKENS if is_toy else MAX_TOKENS
 
 
-def _thinking(word: str) -> dict[str, Any]:
-    """What a request says of thinking. Raises ConfigError for an unknown word."""
-    words: dict[str, dict[str, Any]] = {
-        "on": {"thinking": {"type": "enabled"}},
-        "off": {"thinking": {"type": "disabled"}},
-        **{how: {"reasoning_effort": how} for how in ("low", "high", "max")},
-    }
-    if word not in words:
-        what = f"found {word!r}, expected one of {', '.join(words)}"
-        raise ConfigError(what, where="--thinking", hint="correct it")
-    return words[word]
-
-
-def _chosen(where: str, word: str, among: Mapping[str, Callable[[], int]]) -> Callable[[], int]:
+def _chosen(where: str, word: str, among: Mapping[str, _T]) -> _T:
     if word not in among:
         what = f"found {word!r}, expected one of {', '.join(among)}"
         raise ConfigError(what, where=where, hint="correct it")

@@ -106,11 +106,7 @@ def prepare_chat(
     body, is_forced = _body(messages, tools, tool_choice, thinking, response_format)
     stops = () if params is None else tuple(params.stop or ())
     request = convert("chat", body)
-    rendered = render(request.conversation, request.version)
-    if rendered.image_sources:
-        hint = "send text; images come in a later version"
-        raise RequestError("images cannot be read yet", field="messages", hint=hint)
-    prompt_ids = encode(rendered, tokenizer)
+    prompt, prompt_ids = write_prompt(request, tokenizer, "messages")
     if params is None:
         inference = request.inference
         params = SamplingParams(
@@ -122,7 +118,18 @@ def prepare_chat(
     # Stop strings act in the answer alone, not in thoughts or calls; a structure ends by itself.
     parsing = replace(request.parsing, stop_sequences=() if so_args else stops)
     params = replace(params, stop=None, so_args=so_args)
-    return Chat(rendered.prompt, prompt_ids, params, request, parsing)
+    return Chat(prompt, prompt_ids, params, request, parsing)
+
+
+def write_prompt(
+    request: ConversationRequest, tokenizer: Tokenizer, field: str
+) -> tuple[str, list[int]]:
+    """(the prompt, its ids). Raises RequestError naming `field` where there are images."""
+    rendered = render(request.conversation, request.version)
+    if rendered.image_sources:
+        hint = "send text; images come in a later version"
+        raise RequestError("images cannot be read yet", field=field, hint=hint)
+    return rendered.prompt, encode(rendered, tokenizer)
 
 
 def new_answers(chat: Chat, tokenizer: Tokenizer) -> list[Answer]:
@@ -211,8 +218,14 @@ def output_structure(
             hint = "give one of response_format, a forced tool_choice and so_args"
             raise RequestError("two structures at once", field="so_args", hint=hint)
         asked = SoArgs(kinds[wanted.kind], wanted.schema)
+    return None if asked is None else after_thoughts(asked, request, tokenizer)
+
+
+def after_thoughts(asked: SoArgs, request: ConversationRequest, tokenizer: Tokenizer) -> SoArgs:
+    """The same, to be obeyed once the thoughts have ended, if there are any and nothing else was
+    said of when."""
     thinks = request.parsing.thinking_stage in ("ReasoningStart", "ReasoningContinuation")
-    if asked is None or asked.trigger_token_ids or not thinks:
+    if asked.trigger_token_ids or not thinks:
         return asked
     assert tokenizer.thinking_ids is not None  # the prompt has one of them
     return replace(asked, trigger_token_ids=(tokenizer.thinking_ids[1],))

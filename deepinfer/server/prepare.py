@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deepinfer.errors import RequestError
-from deepinfer.front.chat import MODEL_NAME, output_structure
+from deepinfer.front.chat import MODEL_NAME, after_thoughts, output_structure, write_prompt
 from deepinfer.front.intake import check_against
 from deepinfer.recipe.convert import convert, resolve_max_tokens
-from deepinfer.recipe.encode import encode
 from deepinfer.recipe.json_text import compact
-from deepinfer.recipe.render import render
 from deepinfer.recipe.request import (
     ConversationRequest,
     OutputConstraint,
@@ -63,12 +61,8 @@ def prepare(
     shaped = shape_for_recipe(protocol, body)
     request, is_forced = _converted(protocol, shaped)
     request = replace(request, model=body.get("model") or model.names[0])
-    rendered = render(request.conversation, request.version)
-    if rendered.image_sources:
-        hint = "send text; images come in a later version"
-        raise RequestError("images cannot be read yet", field=_prompt_field(protocol), hint=hint)
     tokenizer, limit = model.tokenizer, model.info.max_model_len
-    prompt_ids = encode(rendered, tokenizer)
+    prompt, prompt_ids = write_prompt(request, tokenizer, _prompt_field(protocol))
     most = resolve_max_tokens(request, len(prompt_ids), limit)
     params = sampling_params(shaped.sampling, request, most, official=official_sampling)
     so_args = output_structure(request, params, tokenizer, is_forced=is_forced)
@@ -78,13 +72,11 @@ def prepare(
     constraint = request.inference.output_constraint
     if so_args is None and constraint is not None and wants_strict_calls(request):
         so_args, grammar = optional_calls(constraint.schema)
-        if request.parsing.thinking_stage in ("ReasoningStart", "ReasoningContinuation"):
-            assert tokenizer.thinking_ids is not None  # the prompt has one of them
-            so_args = replace(so_args, trigger_token_ids=(tokenizer.thinking_ids[1],))
+        so_args = after_thoughts(so_args, request, tokenizer)
     params = replace(params, so_args=so_args)
     can_think = tokenizer.thinking_ids is not None
     check_against(params, model.config.vocab_size, limit, can_think=can_think)
-    return Job(request, rendered.prompt, prompt_ids, params, parsing, grammar, shaped.is_single)
+    return Job(request, prompt, prompt_ids, params, parsing, grammar, shaped.is_single)
 
 
 def _converted(protocol: Protocol, shaped: Shaped) -> tuple[ConversationRequest, bool]:

@@ -22,14 +22,6 @@ from deepinfer.recipe.message import ParsedMessage, parsed_message
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.tools.terminal import show, typed_lines
 
-# What --thinking says -> the option of LLM.chat.
-THINKING: dict[str, Thinking] = {
-    "on": True,
-    "off": False,
-    "low": "low",
-    "high": "high",
-    "max": "max",
-}
 _HELP = "Type a message and press Enter. /new starts over, /exit or Ctrl-D ends."
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 
 from deepinfer.errors import ConfigError, RequestError
+from deepinfer.front.chat import Thinking
 from deepinfer.tools.terminal import show, typed_lines
 
 _HELP = "Type a message and press Enter. Ctrl-C stops an answer, /new starts over, /quit ends."
@@ -138,6 +139,13 @@ def main(
             console.print(" [stopped]", style="dim", markup=False)
             messages.pop()
     return 1 if failed else 0
+
+
+def thinking_fields(thinking: Thinking) -> dict[str, Any]:
+    """The fields of a request that say what the option of LLM.chat says."""
+    if isinstance(thinking, str):
+        return {"reasoning_effort": thinking}
+    return {"thinking": {"type": "enabled" if thinking else "disabled"}}
 
 
 def shown(chunks: Iterator[dict[str, Any]], console: Console) -> str:

@@ -8,7 +8,8 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -27,7 +28,7 @@ from deepinfer.tools.eval_network import (
     network_of,
     replay_on,
 )
-from deepinfer.tools.eval_run import Answered, answer, cut, draw_cases, losses
+from deepinfer.tools.eval_run import Answered, answer, cut, draw_cases, long_again, losses
 from deepinfer.tools.eval_scores import (
     Line,
     as_json,
@@ -174,13 +175,7 @@ def with_replay(llm: LLM, answered: Mapping[str, list[Answered]]) -> dict[str, l
     construction, and is not asked again.
     """
     with replay_on(llm) as keep_tokens:
-        every = chain.from_iterable(answered.values())
-        long = [one.example for one in every if len(one.prompt_ids) > keep_tokens]
-        again = iter(answer(llm, long))
-    return {
-        name: [next(again) if len(one.prompt_ids) > keep_tokens else one for one in cases]
-        for name, cases in answered.items()
-    }
+        return long_again(answered, keep_tokens, partial(answer, llm))
 
 
 def _draft_lines(

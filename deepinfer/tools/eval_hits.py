@@ -5,16 +5,17 @@ Every long prompt is read once, and then asked again under the same salt: all it
 found, and the last window of them runs again. Knows engines' options; not what an answer is worth.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 from uuid import uuid4
 
 from deepinfer.cache.layout import BLOCK_TOKENS
 from deepinfer.entrypoints.llm import LLM
+from deepinfer.tools.eval_examples import Example
 from deepinfer.tools.eval_network import loaded_model
-from deepinfer.tools.eval_run import Answered, answer, asked
+from deepinfer.tools.eval_run import Answered, answer, asked, long_again
 
 
 @contextmanager
@@ -33,19 +34,17 @@ def with_hits(llm: LLM, answered: Mapping[str, list[Answered]]) -> dict[str, lis
     """The same cases behind bounded hits. A prompt without a whole block finds nothing, and is not
     asked again."""
     with bounded_hits(llm):
-        every = chain.from_iterable(answered.values())
-        long = [one.example for one in every if len(one.prompt_ids) > BLOCK_TOKENS]
-        chats = [asked(llm, example) for example in long]
-        salts = [uuid4().hex for _ in long]
-        llm.generate(
-            prompt_token_ids=[chat.prompt_ids for chat in chats],
-            sampling_params=[
-                replace(chat.params, max_tokens=1, cache_salt=salt)
-                for chat, salt in zip(chats, salts, strict=True)
-            ],
-        )
-        again = iter(answer(llm, long, salts))
-    return {
-        name: [next(again) if len(one.prompt_ids) > BLOCK_TOKENS else one for one in cases]
-        for name, cases in answered.items()
-    }
+        return long_again(answered, BLOCK_TOKENS, partial(_read_then_answer, llm))
+
+
+def _read_then_answer(llm: LLM, examples: Sequence[Example]) -> list[Answered]:
+    chats = [asked(llm, example) for example in examples]
+    salts = [uuid4().hex for _ in examples]
+    llm.generate(
+        prompt_token_ids=[chat.prompt_ids for chat in chats],
+        sampling_params=[
+            replace(chat.params, max_tokens=1, cache_salt=salt)
+            for chat, salt in zip(chats, salts, strict=True)
+        ],
+    )
+    return answer(llm, examples, salts)

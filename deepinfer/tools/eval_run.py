@@ -3,8 +3,9 @@
 Knows `LLM` and the recipe. Does not know the tasks, or what an answer is worth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from random import Random
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -69,6 +70,20 @@ def answer(
         Answered(example, _message(llm, chat, output), chat.prompt_ids, output.token_ids)
         for example, chat, output in zip(examples, chats, outputs, strict=True)
     ]
+
+
+def long_again(
+    answered: Mapping[str, Sequence[Answered]],
+    num_tokens: int,
+    ask: Callable[[list[Example]], list[Answered]],
+) -> dict[str, list[Answered]]:
+    """The same cases, those whose prompts have more than `num_tokens` as `ask` answers them now."""
+    every = chain.from_iterable(answered.values())
+    again = iter(ask([one.example for one in every if len(one.prompt_ids) > num_tokens]))
+    return {
+        name: [next(again) if len(one.prompt_ids) > num_tokens else one for one in cases]
+        for name, cases in answered.items()
+    }
 
 
 def losses(llm: LLM, passages: Sequence[Sequence[int]]) -> list[float]:

@@ -6,7 +6,17 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
+from deepinfer.front.chat import Thinking
+
 PROMPT = "> "
+# What --thinking says -> the option of LLM.chat.
+THINKING: dict[str, Thinking] = {
+    "on": True,
+    "off": False,
+    "low": "low",
+    "high": "high",
+    "max": "max",
+}
 
 # C0 and C1 control characters except tab and newline: a model must not steer a terminal.
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from deepinfer.config.model import ModelConfig
 from deepinfer.model.network import Network
 from deepinfer.oracle.model import Oracle
+from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tests.laws.networks import Source, open_source
 
 
@@ -22,6 +24,12 @@ def tiny(tiny_dir: Path) -> Source:
 def tiny_networks(tiny: Source) -> dict[str, Network]:
     """Its networks as they are used, by dtype."""
     return {mode: tiny.network(mode) for mode in ("fp32", "bf16")}
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
+    """Its tokenizer."""
+    return load_tokenizer(tiny_dir, tiny_config)
 
 
 @pytest.fixture(scope="session")

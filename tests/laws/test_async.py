@@ -8,18 +8,16 @@ import random
 import time
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepinfer.config.model import ModelConfig
 from deepinfer.engine.engine import Engine
 from deepinfer.model.network import Network
 from deepinfer.outputs import RequestOutput
-from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from deepinfer.tokenizer.tokenizer import Tokenizer
 from tests.laws.drafters import DRAFTERS, with_drafter
 from tests.laws.engines import Drafts, Job, run_jobs
 from tests.laws.test_engine import MODES, REPERTOIRE, check_company, companies, engine_of
@@ -27,11 +25,6 @@ from tests.laws.test_engine import MODES, REPERTOIRE, check_company, companies, 
 Alone = Callable[[str, int], RequestOutput]
 # Longer than a step of the toy's, so that either side is sure to be behind.
 _DELAYS_S = (0.0, 0.0, 0.001, 0.02)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
-    return load_tokenizer(tiny_dir, tiny_config)
 
 
 @pytest.fixture(scope="module")

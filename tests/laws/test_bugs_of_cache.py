@@ -5,7 +5,6 @@ The engine with a cache is compared with one that has none.
 
 import dataclasses
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 
 from deepinfer.cache.host_tier import HostTier
 from deepinfer.cache.tiers import Tiers
-from deepinfer.config.model import ModelConfig
 from deepinfer.config.words import PrefixReplay
 from deepinfer.engine.engine import Engine
 from deepinfer.messages import EngineStats
@@ -23,7 +21,7 @@ from deepinfer.sampling_params import SamplingParams
 from deepinfer.scheduler.limits import Limits
 from deepinfer.scheduler.prefix_cache import PrefixCache
 from deepinfer.scheduler.request import Request
-from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from deepinfer.tokenizer.tokenizer import Tokenizer
 from deepinfer.worker.blobs import blob_bytes, start_save
 from deepinfer.worker.pools import make_pools
 from tests.laws.drafters import answers_of, play, wrong
@@ -31,11 +29,6 @@ from tests.laws.engines import Drafts, Job, Run, assert_empty, make_engine, pois
 from tests.laws.test_engine import some_ids
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=1)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
-    return load_tokenizer(tiny_dir, tiny_config)
 
 
 @pytest.fixture(scope="module")

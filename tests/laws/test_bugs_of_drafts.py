@@ -1,18 +1,16 @@
 """Faults of drafts that users of such engines have reported, one by one."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from deepinfer.config.model import ModelConfig
 from deepinfer.engine.engine import Engine
 from deepinfer.model.batch import FreshStore, make_batch
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.scheduler.request import Request
-from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from deepinfer.tokenizer.tokenizer import Tokenizer
 from tests.laws.drafters import (
     SCRIPTS,
     Place,
@@ -29,11 +27,6 @@ from tests.laws.networks import run_draft
 from tests.laws.test_engine import (
     some_ids,
 )
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
-    return load_tokenizer(tiny_dir, tiny_config)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 bit, and are not run there."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from deepinfer.config.model import ModelConfig
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
-from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from deepinfer.tokenizer.tokenizer import Tokenizer
 from tests.laws.engines import Drafts, Job, make_engine, run_jobs
 from tests.laws.test_engine import some_ids
 
@@ -26,11 +24,6 @@ ASKS: list[dict[str, Any]] = [
     {"temperature": 0, "prompt_logprobs": 2, "logprobs": 1},
     {"temperature": 1, "seed": 6, "frequency_penalty": 0.5},
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
-    return load_tokenizer(tiny_dir, tiny_config)
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,16 @@ throws a coin.
 import random
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepinfer.config.model import ModelConfig
 from deepinfer.model.network import Network
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
-from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from deepinfer.tokenizer.tokenizer import Tokenizer
 from tests.laws.drafters import DRAFTERS, drafting, with_drafter
 from tests.laws.engines import Drafts, Job, make_engine, poison_free, run_jobs, run_watched
 from tests.laws.test_engine import (
@@ -32,11 +30,6 @@ from tests.laws.test_engine import (
 )
 
 Alone = Callable[[str, int], RequestOutput]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
-    return load_tokenizer(tiny_dir, tiny_config)
 
 
 @pytest.fixture(scope="module")

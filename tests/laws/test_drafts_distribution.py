@@ -5,7 +5,6 @@ and its choice among sequences that compete for rows.
 """
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.config.model import ModelConfig
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
-from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from deepinfer.tokenizer.tokenizer import Tokenizer
 from deepinfer.worker import drafter
 from tests.laws.engines import Drafts, Job, make_engine, run_jobs
 from tests.laws.networks import run_whole
@@ -28,11 +26,6 @@ TOKENS = [10, 33, 150, 301, 302]
 BIAS = dict.fromkeys(TOKENS, 60.0)
 NUM_REQUESTS = 1200
 BATCH = 200
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
-    return load_tokenizer(tiny_dir, tiny_config)
 
 
 def small_drafts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +17,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepinfer.config.model import ModelConfig
 from deepinfer.engine.engine import Engine
 from deepinfer.model.network import Network
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
-from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from deepinfer.tokenizer.tokenizer import Tokenizer
 from tests.laws.engines import (
     Job,
     assert_empty,
@@ -84,11 +82,6 @@ def engine_of(networks: dict[str, Network], mode: str, **sizes: Any) -> Engine:
 
 REPERTOIRE = make_repertoire()
 Alone = Callable[[str, int], RequestOutput]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
-    return load_tokenizer(tiny_dir, tiny_config)
 
 
 @pytest.fixture(scope="module")

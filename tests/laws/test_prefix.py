@@ -19,13 +19,12 @@ from torch import Tensor
 from deepinfer.cache.disk_tier import DiskTier
 from deepinfer.cache.host_tier import HostTier
 from deepinfer.cache.tiers import Tiers
-from deepinfer.config.model import ModelConfig
 from deepinfer.engine.engine import Engine
 from deepinfer.model.network import Network
 from deepinfer.oracle.model import Attention, Oracle, Trace
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
-from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from deepinfer.tokenizer.tokenizer import Tokenizer
 from deepinfer.worker.blobs import blob_bytes
 from deepinfer.worker.pools import make_pools
 from tests.laws.engines import Drafts, Job, assert_empty, make_engine, run_jobs
@@ -40,11 +39,6 @@ ASKS: list[dict[str, Any]] = [
     {"temperature": 0, "repetition_penalty": 1.3, "presence_penalty": 0.5},
     {"temperature": 0.8, "top_p": 0.9, "seed": 7, "n": 2},
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
-    return load_tokenizer(tiny_dir, tiny_config)
 
 
 @pytest.fixture(scope="module")
