@@ -1,6 +1,8 @@
 """Fixtures for every test: the toy checkpoint, the released configuration."""
 
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,23 @@ import torch
 from deepinfer.checkpoint.inventory import inventory
 from deepinfer.checkpoint.tiny import write_tiny
 from deepinfer.config.model import ModelConfig, parse_model_config, read_model_config
+from deepinfer.logs import ROOT
 from tests.shards import INDEX, clone, write_sparse
 
 RELEASED = Path(__file__).parent / "released_config.json"
 
 # One thread: the order of summation, and so every bit, is the same on every machine.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def untouched_log() -> Iterator[None]:
+    """Put our logger back as it was: every command sets it up, for the whole process, and after
+    that no later test in it would see a line through `caplog`."""
+    logger = logging.getLogger(ROOT)
+    before = (logger.level, logger.handlers[:], logger.propagate)
+    yield
+    logger.level, logger.handlers[:], logger.propagate = before
 
 
 @pytest.fixture(scope="session")

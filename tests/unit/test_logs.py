@@ -1,20 +1,10 @@
 """The log's set-up and the timing of stages."""
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
-from deepinfer.logs import ROOT, Stages, setup_logging
-
-
-@pytest.fixture(autouse=True)
-def untouched_logger() -> Iterator[None]:
-    """Put the logger back as it was: it is one for the whole process."""
-    logger = logging.getLogger(ROOT)
-    before = (logger.level, logger.handlers[:], logger.propagate)
-    yield
-    logger.level, logger.handlers[:], logger.propagate = before
+from deepinfer.logs import Stages, setup_logging
 
 
 def test_lines_go_to_stderr_once(capsys: pytest.CaptureFixture[str]) -> None:
