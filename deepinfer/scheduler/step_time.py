@@ -2,12 +2,15 @@
 
 The model of a step with b rows of S sequences, in milliseconds:
 
-    time(b) = base(G(b)) + max(0, slope) * G(b) + sampler(S)
+    time(b) = max(base(G(b)) + excess(G(b)), base(G(b)) / 2) + sampler(S)
 
-base: the start-up curve. slope: what steps take beyond it, for each row; contexts grow, and the
-curve was measured with short ones. sampler: all that follows the forward (choosing tokens, the next
-drafts), which depends on the number of sequences alone. Both corrections are medians of what was
-recorded, so one stalled step does not move them.
+base: the start-up curve. excess: what steps of about that size take beyond it: contexts grow, and
+the curve was measured with short ones; or less than 0, because the rows of one text share experts.
+(The release has one figure a row for all sizes, and none below 0. What small steps take more, they
+take once, not for every row: multiplied by many rows it makes drafts look too dear.) sampler: all
+that follows the forward (choosing tokens, the next drafts), which depends on the number of
+sequences alone. Both corrections are medians of what was recorded, so one stalled step does not
+move them.
 """
 
 import math
@@ -25,8 +28,8 @@ from deepinfer.step import Int64
 # Rows of a step -> milliseconds of its forward.
 Curve = dict[int, float]
 
-_SLOPE_STEPS = 5000
-_SLOPE_SAMPLES = 10
+_EXCESS_STEPS = 5000
+_EXCESS_SAMPLES = 10
 _SAMPLER_STEPS = 9
 _SAMPLER_SAMPLES = 5
 _TIMED_RUNS = 5
@@ -89,7 +92,7 @@ class StepTime:
         self._graphs = graphs
         self._excess: deque[tuple[int, float]] = deque()
         self._excess_by_size: dict[int, list[float]] = {}  # the same, each list ascending
-        self._slope: float | None = 0.0  # None: to be computed anew
+        self._known: tuple[Float64, Float64] | None = None  # None: to be computed anew
         self._sampler: deque[float] = deque(maxlen=_SAMPLER_STEPS)
         self._sampler_by_count: dict[int, deque[float]] = {}
 
@@ -97,30 +100,39 @@ class StepTime:
         """Time of steps with so many sequences, as it is known now. None without a curve."""
         if not len(self._sizes):
             return None
-        slope, after = max(0.0, self.slope), self.sampler_ms(num_sequences)
+        after = self.sampler_ms(num_sequences)
 
         def time_of_rows(num_rows: Int64) -> Float64:
             run = self._run_rows(num_rows)
-            times = self._base(run) + slope * run + after
+            base = self._base(run)
+            # Half: what was seen at some sizes is no measure of others.
+            times = np.maximum(base + self.excess_ms(run), base / 2) + after
             return np.where(num_rows > self._sizes[-1], np.inf, times) if self._graphs else times
 
         return time_of_rows
 
-    @property
-    def slope(self) -> float:
-        """Milliseconds beyond the curve for each row that is run; may be negative.
+    def excess_ms(self, run_rows: Int64) -> Float64:
+        """Milliseconds beyond the curve of steps with so many rows; may be negative.
 
-        The median over sizes, of each size's own median; of the last 5000 steps, for sizes that
-        ran ten times or more. 0 if there are none.
+        The median of each size of the curve that ran ten times or more, of the last 5000 steps,
+        with straight lines between them. Fewer rows than the least of them have their share of it;
+        more rows have more, but what is below 0 does not grow. 0 where nothing is known.
         """
-        if self._slope is None:
-            known = [
-                _middle(samples)
-                for samples in self._excess_by_size.values()
-                if len(samples) >= _SLOPE_SAMPLES
-            ]
-            self._slope = median(known) if known else 0.0
-        return self._slope
+        if self._known is None:
+            known = {
+                size: _middle(self._excess_by_size[size])
+                for size in sorted(self._excess_by_size)
+                if len(self._excess_by_size[size]) >= _EXCESS_SAMPLES
+            }
+            self._known = np.array([*known], np.float64), np.array([*known.values()], np.float64)
+        sizes, excess = self._known
+        if not len(sizes):
+            return np.zeros(len(run_rows))
+        found: Float64 = np.interp(run_rows, sizes, excess)
+        found *= np.minimum(run_rows / sizes[0], 1.0)
+        if excess[-1] > 0:
+            found *= np.maximum(run_rows / sizes[-1], 1.0)
+        return found
 
     def sampler_ms(self, num_sequences: int) -> float:
         """Time after the forward: the median of the last nine steps with so many sequences.
@@ -147,15 +159,15 @@ class StepTime:
         place = int(np.searchsorted(self._sizes, num_rows))
         if 0 < forward_ms < _NO_TIME_MS and place < len(self._sizes):
             run = self._run_rows(np.array([num_rows], np.int64))
-            excess = float((forward_ms - self._base(run)[0]) / run[0])
+            excess = float(forward_ms - self._base(run)[0])
             # Also without graphs: sizes in between are many, and none would run ten times.
             self._add_excess(int(self._sizes[place]), excess)
 
     def _add_excess(self, size: int, excess: float) -> None:
-        self._slope = None
+        self._known = None
         self._excess.append((size, excess))
         insort(self._excess_by_size.setdefault(size, []), excess)
-        if len(self._excess) > _SLOPE_STEPS:
+        if len(self._excess) > _EXCESS_STEPS:
             old_size, old = self._excess.popleft()
             samples = self._excess_by_size[old_size]
             del samples[bisect_left(samples, old)]
