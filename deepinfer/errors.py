@@ -31,6 +31,10 @@ class CheckpointError(DeepInferError):
     """The weight files are missing, damaged, or not what config.json promises."""
 
 
+class DeviceError(DeepInferError):
+    """A device has no memory left, or stopped working: what it held is lost."""
+
+
 class RequestError(DeepInferError):
     """One request is wrong; nobody else is touched. `field` names the request's field."""
 

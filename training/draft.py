@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepinfer.kernels.kernelset import rotary
+from deepinfer.kernels.values import rotary
 from deepinfer.model.attention import Angles, Attention
 from deepinfer.model.draft import Draft
-from deepinfer.model.layer import start_streams
+from deepinfer.model.layer import start_flow
 from deepinfer.model.network import Network
 from training.dense import attend, joint_softmax
 from training.model import Seen
@@ -69,11 +69,12 @@ def run_drafts(network: Network, features: Tensor, token_ids: Tensor, anchors: T
     positions = (anchors[..., None] + torch.arange(block, device=anchors.device)).flatten()
     angles = Angles(rotary(positions, draft.frequencies))
     main = _main_keys(draft, features, token_ids.shape)
-    streams, pre = start_streams(network.embed(ids.flatten()), c.hc_mult)
+    flow = start_flow(network.embed(ids.flatten()), c.hc_mult)
     for layer, keys in zip(draft.blocks, main, strict=True):
         attention = partial(_attention, layer.attn, angles, keys, anchors)
-        streams, pre = layer.around(streams, pre, attention)
-    hidden = draft.kernels.hyper_collapse(streams, pre)
+        flow = layer.around(flow, attention)
+    flow = flow.settled(draft.kernels)
+    hidden = draft.kernels.hyper_collapse(flow.streams, flow.pre)
     return hidden.view(*anchors.shape, block, -1)
 
 

@@ -19,7 +19,7 @@ from deepinfer.checkpoint.load import open_checkpoint
 from deepinfer.checkpoint.tiny import RandomWeights
 from deepinfer.checkpoint.write import write_checkpoint
 from deepinfer.config.model import ModelConfig, parse_model_config, read_model_config
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.tokenizer.compress import build_token_map
 from deepinfer.tokenizer.tokenizer_file import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from deepinfer.tokenizer.toy import write_toy_tokenizer

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepinfer.kernels.kernelset import KernelSet, load_kernels
+from deepinfer.kernels.backends import load_kernels
+from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.kernels.reference import engram, norm_rope, quant
 from deepinfer.kernels.reference.pointwise import silu
 from training.sinkhorn import sinkhorn

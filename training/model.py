@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer.config.model import ModelConfig
-from deepinfer.kernels.kernelset import KernelSet, rotary
+from deepinfer.kernels.kernelset import KernelSet
+from deepinfer.kernels.values import rotary
 from deepinfer.model.attention import Angles
 from deepinfer.model.basic import Setup
 from deepinfer.model.batch import lookback
 from deepinfer.model.engram import ResidentTable
-from deepinfer.model.layer import start_streams
+from deepinfer.model.layer import Flow, start_flow
 from deepinfer.model.network import Network
 from training.attention import Mode, Shared, attention, start_shared
 
@@ -68,16 +69,19 @@ def run_layers(
     shared = start_shared(token_ids, c.sliding_window, replay)
     before = lookback(token_ids, c.engram_max_ngram_size).flatten(0, 1)
     angles = _angles(network, token_ids.shape)
-    streams, pre = start_streams(network.embed(token_ids.flatten()), c.hc_mult)
+    flow = start_flow(network.embed(token_ids.flatten()), c.hc_mult)
     taps = []
     for plan, layer in zip(network.plans, network.layers, strict=True):
         if plan.engram_id is not None:
-            streams = layer.engram(streams, before)
+            flow = flow.settled(network.kernels)
+            flow = Flow(layer.engram(flow.streams, before), flow.pre)
         if plan.tap_id is not None:
-            taps.append(streams.to(torch.float32).mean(1).to(streams.dtype))
+            flow = flow.settled(network.kernels)
+            taps.append(flow.streams.to(torch.float32).mean(1).to(flow.streams.dtype))
         attend = partial(attention, layer.attn, angles[plan.ratio], mode, shared)
-        streams, pre = layer.around(streams, pre, attend)
-    final = network.norm(network.kernels.hyper_collapse(streams, pre))
+        flow = layer.around(flow, attend)
+    kernels = network.kernels
+    final = kernels.leave_streams(flow.streams, flow.pre, flow.written, network.norm.gain)
     return Seen(final, torch.cat(taps, -1) if taps else final[:, :0], shared)
 
 

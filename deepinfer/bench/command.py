@@ -31,7 +31,7 @@ from deepinfer.engine.engine import Engine
 from deepinfer.engine.loading import load_model
 from deepinfer.engine.machine import this_machine
 from deepinfer.engine.parts import lay_out, make_scheduler, make_worker
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.tokenizer.tokenizer_file import TOKENIZER_FILE
 
 Show = Callable[[str], None]
@@ -152,7 +152,7 @@ def _toy_engine(toy: str, args: EngineArgs) -> tuple[Engine, ModelConfig, str]:
     options = resolve(args, config, this_machine(args.device))
     torch.set_num_threads(options.num_threads)
     network = toy_network(config, load_kernels(act_quant=options.act_quant), options.dtype)
-    options, sizes = lay_out(config, options)
+    options, sizes = lay_out(config, options, network.kernels.storage)
     worker = make_worker(network, options, sizes)
     return Engine(make_scheduler(options, sizes), worker, [config.eos_token_id]), config, args.dtype
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from deepinfer.bench.engine import milliseconds
 from deepinfer.bench.steps import Case, make_step
 from deepinfer.bench.toys import toy_config, toy_network
-from deepinfer.kernels.kernelset import KernelSet, load_kernels
+from deepinfer.kernels.backends import load_kernels
+from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.kernels.reference import moe
 
 CASES = (Case(1, 512), Case(8, 512), Case(32, 512), Case(1, 0, num_rows=512))

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from deepinfer.bench.offline import random_prompts
 from deepinfer.config.engine import EngineArgs
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.loading import load_model
+from deepinfer.model.layer import Flow
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
 
@@ -51,11 +52,11 @@ def counted_rows(network: Network) -> Iterator[RowCount]:
     """Count the rows of the two halves while it is open."""
     count = RowCount()
 
-    def encoder(_layer: nn.Module, _inputs: object, output: tuple[Tensor, Tensor]) -> None:
-        count.encoder += len(output[0])
+    def encoder(_layer: nn.Module, _inputs: object, flow: Flow) -> None:
+        count.encoder += len(flow.streams)
 
-    def decoder(_layer: nn.Module, _inputs: object, output: tuple[Tensor, Tensor]) -> None:
-        count.decoder += len(output[0])
+    def decoder(_layer: nn.Module, _inputs: object, flow: Flow) -> None:
+        count.decoder += len(flow.streams)
 
     hooks = [
         network.layers[0].register_forward_hook(encoder),

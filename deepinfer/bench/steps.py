@@ -41,7 +41,8 @@ class Case:
 def make_step(network: Network, case: Case) -> Step:
     """A greedy step of `case`. Repeating it repeats the very same rows."""
     num_blocks = blocks_for(case.context + case.num_rows)
-    pools = make_pools(network.setup.config, case.batch * num_blocks, case.batch)
+    config, storage = network.setup.config, network.kernels.storage
+    pools = make_pools(config, case.batch * num_blocks, case.batch, storage=storage)
     _fill(pools)
     worker = Worker(network, pools)
     plan, sample_plan = _step_plan(network, case, num_blocks), _greedy(case)

@@ -16,7 +16,6 @@ from typing import Any
 from deepinfer.bench.offline import random_prompts
 from deepinfer.cache.layout import (
     BLOCK_TOKENS,
-    Storage,
     block_parts,
     blocks_for,
     slot_parts,
@@ -24,6 +23,7 @@ from deepinfer.cache.layout import (
 )
 from deepinfer.config.engine import EngineArgs
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.words import Storage
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.loading import LoadedModel, load_model
 from deepinfer.sampling_params import SamplingParams

@@ -5,19 +5,16 @@ sequence.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from deepinfer.config.layers import plan_layers
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.words import Storage
 from deepinfer.errors import ConfigError
 
 # Tokens of a block, in every layer. A source of ratio r keeps 128 / r entries of them.
 BLOCK_TOKENS = 128
 # Rows that may be taken back after a step: what they overwrote in a ring must be out of sight.
 SLACK_ROWS = 8
-
-# How caches are kept: in the release's own formats, or as plain values of a dtype.
-Storage = Literal["packed", "bfloat16", "float32"]
 
 _VALUE_BYTES: dict[Storage, int] = {"bfloat16": 2, "float32": 4}
 _PENDING_BYTES = 4  # float32 always: halves of an entry are added before they are rounded

@@ -10,7 +10,7 @@ from torch import Tensor
 from deepinfer.checkpoint.formats import FP8_ROWS
 from deepinfer.checkpoint.index import CheckpointIndex
 from deepinfer.checkpoint.load import decode_scale, map_file, refuse_non_finite, view
-from deepinfer.kernels.reference.quant import decode_fp8_rows
+from deepinfer.kernels.reference.quant import decode_fp8_rows, encode_ue8m0
 
 
 class EngramTable:
@@ -28,6 +28,21 @@ class EngramTable:
     def height(self) -> int:
         """Number of rows."""
         return self._codes.shape[0]
+
+    @property
+    def row_bytes(self) -> tuple[int, int]:
+        """Codes of a row, and its scales."""
+        return self._codes.shape[1], self._scale.shape[1]
+
+    def stored(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Rows first..last - 1: e4m3 codes and exponent codes, uint8 [n, dim] and [n, dim / 32].
+
+        Raises CheckpointError if one holds a NaN.
+        """
+        codes = self._codes[first:last]
+        scale = decode_scale(self._scale[first:last], self._name)
+        refuse_non_finite(decode_fp8_rows(codes.view(torch.float8_e4m3fn), scale), self._name)
+        return codes, encode_ue8m0(scale)
 
     def rows(self, row_ids: Tensor) -> Tensor:
         """int64 [...] -> float32 [..., engram_head_dim], on the device of `row_ids`.

@@ -1,5 +1,4 @@
-"""What a user asks for (`EngineArgs`, all optional) and what will be done (`EngineConfig`, all
-decided).
+"""What a user asks for (`EngineArgs`, all optional), and how `EngineConfig` is decided from it.
 
 `resolve` is pure: the machine's facts are passed in. How much fits into memory is decided where the
 layout is known (deepinfer.cache), by the figures given here.
@@ -7,14 +6,29 @@ layout is known (deepinfer.cache), by the figures given here.
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from math import gcd
 from pathlib import Path
 from typing import Any, get_args
 
 from deepinfer.config.drafts import check_words, decide_num_drafts, decide_schedule
 from deepinfer.config.elsewhere import ELSEWHERE
-from deepinfer.config.machine import Machine, cache_bytes, usable_device
+from deepinfer.config.engine_config import EngineConfig
+from deepinfer.config.machine import (
+    Machine,
+    cache_bytes,
+    choose_kernels,
+    decide_invariance,
+    usable_device,
+)
 from deepinfer.config.model import ModelConfig
-from deepinfer.config.option_checks import check_disk, one_of, whole, whole_or, yes_or_no
+from deepinfer.config.option_checks import (
+    check_disk,
+    one_of,
+    share,
+    whole,
+    whole_or,
+    yes_or_no,
+)
 from deepinfer.config.replay import decide_keep_tokens, decide_prefix_replay
 from deepinfer.config.words import (
     Accept,
@@ -22,6 +36,7 @@ from deepinfer.config.words import (
     Device,
     DraftSchedule,
     Dtype,
+    EngramMemory,
     LoadFormat,
     PrefixReplay,
     Replay,
@@ -44,6 +59,9 @@ class EngineArgs:
     weight_dtype: how weights are kept; auto keeps them as they are computed with.
     act_quant: fp8 adds the release's rounding of activations before FP8 and FP4 weights.
     load_format: dummy fills the network with random weights and needs no shards.
+    expert_shard: "i/n" holds the i-th, from 0, of n equal shares of every layer's experts, and
+        leaves out what the others would add: to measure one rank, not for answers. None holds all.
+    engram_memory: where Engram's tables are: file maps the checkpoint, host and device hold them.
     max_model_len: most tokens of prompt and output together; None is what the checkpoint and the
         memory allow.
     max_num_seqs: most sequences that run at once.
@@ -54,7 +72,8 @@ class EngineArgs:
     async_scheduling: the next step is planned and launched while one runs; None is on where the
         device runs by itself, and off on a CPU, which then has a thread for it. Answers are the
         same.
-    batch_invariant: a row's result does not depend on its batch; None is on on the CPU.
+    batch_invariant: a row's result does not depend on its batch, to the bit; None is on on the CPU,
+        where it is free, and off on a GPU.
     num_threads: CPU threads; None chooses by the model's width.
     seed: seeds the requests that have none of their own; None leaves them to chance.
     replay: mask hides all but the last keep_tokens tokens of a prompt from the windows of the
@@ -82,6 +101,8 @@ class EngineArgs:
     weight_dtype: WeightDtype = "auto"
     act_quant: ActQuant = "off"
     load_format: LoadFormat = "auto"
+    expert_shard: str | None = None
+    engram_memory: EngramMemory = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None
@@ -106,40 +127,6 @@ class EngineArgs:
     expert_parallel_size: int = 1
 
 
-@dataclass(frozen=True)
-class EngineConfig:
-    """What will be done; never changed after `resolve`.
-
-    max_model_len: an upper bound until the caches are laid out. asked_model_len: the user named it,
-    so that less is an error. keep_tokens: of replay, should it be on. num_drafts: 0 if there are
-    none.
-    """
-
-    device: str
-    dtype: str
-    weight_dtype: WeightDtype
-    act_quant: ActQuant
-    load_format: LoadFormat
-    max_model_len: int
-    asked_model_len: bool
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    kv_cache_bytes: int
-    async_scheduling: bool
-    num_threads: int
-    seed: int | None
-    replay: Replay
-    keep_tokens: int
-    enable_prefix_caching: bool
-    prefix_replay: PrefixReplay
-    kv_host_bytes: int
-    kv_disk_dir: Path | None
-    kv_disk_bytes: int
-    draft_schedule: DraftSchedule
-    num_drafts: int
-    accept: Accept
-
-
 def engine_args(options: dict[str, Any]) -> EngineArgs:
     """EngineArgs from keyword options. Raises ConfigError for a name that does not exist."""
     known = [f.name for f in fields(EngineArgs)]
@@ -162,6 +149,7 @@ def check_options(args: EngineArgs, machine: Machine) -> None:
         ("weight_dtype", WeightDtype),
         ("act_quant", ActQuant),
         ("load_format", LoadFormat),
+        ("engram_memory", EngramMemory),
     ):
         one_of(name, getattr(args, name), get_args(words))
     if args.replay is not None:
@@ -180,10 +168,8 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
     device = usable_device(args.device, machine)
     for name in ("batch_invariant", "async_scheduling", "enable_prefix_caching"):
         yes_or_no(name, getattr(args, name))
-    if args.batch_invariant and device != "cpu":
-        raise ConfigError(
-            f"not supported on {device}", where="batch_invariant", hint="use device=cpu"
-        )
+    kernels, slow = choose_kernels(device, args.dtype, args.weight_dtype, machine)
+    is_invariant = decide_invariance(args.batch_invariant, device, kernels, slow)
     max_num_seqs = whole("max_num_seqs", args.max_num_seqs, 1, 65_536)
     longest = model.max_position_embeddings
     one_thread = model.hidden_size < _ONE_THREAD_BELOW_HIDDEN
@@ -191,10 +177,14 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
     draft_schedule = decide_schedule(args.draft_schedule, args.num_drafts, model)
     return EngineConfig(
         device=device,
+        kernels=kernels,
+        slow_kernels=slow,
         dtype=args.dtype,
         weight_dtype=args.weight_dtype,
         act_quant=args.act_quant,
         load_format=args.load_format,
+        expert_shard=_shard(args, model),
+        engram_memory="file" if device == "cpu" else args.engram_memory,
         max_model_len=whole_or(longest, "max_model_len", args.max_model_len, 2, longest),
         asked_model_len=args.max_model_len is not None,
         max_num_seqs=max_num_seqs,
@@ -215,6 +205,7 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         async_scheduling=(
             device != "cpu" if args.async_scheduling is None else args.async_scheduling
         ),
+        batch_invariant=is_invariant,
         num_threads=whole_or(
             1 if one_thread else machine.num_cpus, "num_threads", args.num_threads, 1, 1024
         ),
@@ -230,3 +221,8 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         num_drafts=decide_num_drafts(draft_schedule, args.num_drafts, model),
         accept=args.accept,
     )
+
+
+def _shard(args: EngineArgs, model: ModelConfig) -> tuple[int, int]:
+    of_drafts = model.dspark_n_routed_experts if model.num_nextn_predict_layers else 0
+    return share("expert_shard", args.expert_shard, gcd(model.n_routed_experts, of_drafts))

@@ -24,6 +24,8 @@ REPLAY = "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE"
 NUM_DRAFTS = "DEEPINFER_USE_NEXTN_DECODE"
 BY_CONFIDENCE = "DEEPINFER_ENABLE_MTP_VARLEN"
 AHEAD = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING"
+BATCH_INVARIANT = "DEEPINFER_BATCH_INVARIANT"
+ENGRAM_ON_DEVICE = "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE"
 TEMPERATURES = "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE"
 API_KEY = "DEEPINFER_API_KEY"
 CURVE_DIR = "DEEPINFER_DECODE_PERF_CACHE_DIR"
@@ -55,8 +57,9 @@ class Environment:
     warnings: one line for each name that is set and has no effect here.
     grammar_timeout_s: in which a grammar must be compiled. grammar_cache_bytes: compiled grammars
         to keep; 0 and below: all. grammar_workers: processes that compile.
-    replay, keep_tokens, draft_schedule, num_drafts, async_scheduling: the options of these names;
-        num_drafts 0 comes with draft_schedule off.
+    replay, keep_tokens, draft_schedule, num_drafts, async_scheduling, batch_invariant: the options
+        of these names; num_drafts 0 comes with draft_schedule off. engram_on_device: engram_memory
+        device.
     confidence_temperatures: of drafts, one for all or one for each. curve_dir, curve_ttl_s: where
         step times are kept, None for nowhere, and for how long.
     api_key: what the server asks for; never shown.
@@ -73,6 +76,8 @@ class Environment:
     draft_schedule: DraftSchedule | None = None
     num_drafts: int | None = None
     async_scheduling: bool | None = None
+    batch_invariant: bool | None = None
+    engram_on_device: bool | None = None
     confidence_temperatures: tuple[float, ...] = (1.0,)
     curve_dir: Path | None = None
     curve_ttl_s: float = 3600.0
@@ -119,7 +124,10 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         curve_dir=_path(found.get(CURVE_DIR)),
         api_key=found.get(API_KEY),
         draft_schedule=_draft_schedule(numbers.get("num_drafts"), found.get(BY_CONFIDENCE)),
-        async_scheduling=found[AHEAD] not in OFF if AHEAD in found else None,
+        async_scheduling=_yes(found.get(AHEAD)),
+        # "No" is what happens anyway, and on a CPU it would give up what is free.
+        batch_invariant=_yes(found.get(BATCH_INVARIANT)) or None,
+        engram_on_device=_yes(found.get(ENGRAM_ON_DEVICE)),
         confidence_temperatures=tuple(
             max(_number(TEMPERATURES, one, float, 0), _LEAST_TEMPERATURE)
             for one in found.get(TEMPERATURES, "1").split(",")
@@ -133,6 +141,10 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         ),
         **numbers,
     )
+
+
+def _yes(value: str | None) -> bool | None:
+    return None if value is None else value not in OFF
 
 
 def _path(value: str | None) -> Path | None:

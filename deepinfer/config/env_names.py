@@ -97,8 +97,11 @@ ENV_NAMES: tuple[EnvName, ...] = (
     ),
     *_not_needed("drafts take back no more rows than there is room for", "MAX_BACKTRACKING_TOKENS"),
     _refused("ENGRAM_PAD_TOKEN", (), "config.json says which it is: engram_pad_token_id"),
-    *_not_needed(
-        "Engram's rows are read from the checkpoint's own file", "ENGRAM_FORCE_GPU_STORAGE"
+    EnvName(
+        "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE",
+        "honoured",
+        (),
+        "engram_memory device on a GPU, when the option is auto; not for 0, false, False",
     ),
     _refused("SAMPLER_FORCE_TOPK", ("0",), "say it for each request: top_k"),
     _refused("DECODE_TOKEN_BLACKLIST", (), "tokens cannot be forbidden for all requests yet"),
@@ -163,7 +166,12 @@ ENV_NAMES: tuple[EnvName, ...] = (
         (),
         "tokens that replay keeps, when the option keep_tokens is left out; default 140",
     ),
-    _refused("BATCH_INVARIANT", OFF, "say it as an option: batch_invariant"),
+    EnvName(
+        "DEEPINFER_BATCH_INVARIANT",
+        "honoured",
+        (),
+        "batch_invariant, when the option is left out; not for 0, false, False",
+    ),
     *_not_needed("there is no such guard", "DISABLE_SYNC_GUARD"),
     _refused("PROFILE_TORCH_CUDA_MEMORY", OFF, _NO_PROFILER),
     _refused("ENABLE_MEMORY_TRACING", OFF, _NO_PROFILER),

@@ -4,22 +4,31 @@ from dataclasses import dataclass
 from typing import get_args
 
 from deepinfer.config.option_checks import one_of
-from deepinfer.config.words import Device
+from deepinfer.config.words import Device, Kernels
 from deepinfer.errors import ConfigError
 
 # Share of a CPU machine's memory that caches may take where nothing is said. It is touched only as
 # it fills.
 _CPU_CACHE_SHARE = 0.25
+# bfloat16 in the matrix units, which came with SM80.
+_TRITON_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts about the machine that `resolve` needs. memory_bytes: of the CPU."""
+    """The facts about the machine that `resolve` needs.
+
+    memory_bytes: of the CPU. cuda_reason: why torch can use no GPU, where it says so.
+    cuda_capability: of the first GPU, (9, 0) for Hopper. has_triton: it can be imported.
+    """
 
     has_cuda: bool
     has_npu: bool
     num_cpus: int
     memory_bytes: int
+    cuda_reason: str = ""
+    cuda_capability: tuple[int, int] = (0, 0)
+    has_triton: bool = False
 
 
 def usable_device(wanted: str, machine: Machine) -> str:
@@ -36,11 +45,42 @@ def usable_device(wanted: str, machine: Machine) -> str:
             "npu": "torch_npu and an Ascend NPU",
         }
         raise ConfigError(
-            f"{wanted} was asked for, but this Python sees none",
+            f"{wanted} was asked for, but this Python sees none"
+            + (f": {machine.cuda_reason}" if wanted == "cuda" and machine.cuda_reason else ""),
             where="device",
             hint=f"it needs {needs[wanted]}; device=cpu runs anywhere",
         )
     return wanted
+
+
+def choose_kernels(
+    device: str, dtype: str, weight_dtype: str, machine: Machine
+) -> tuple[Kernels, str]:
+    """Which backend's ops run, and, where a GPU gets the slow ones, why."""
+    if device != "cuda":
+        return "reference", ""
+    why = ""
+    if not machine.has_triton:
+        why = "triton is not installed: pip install 'deepinfer[nvidia]'"
+    elif machine.cuda_capability < _TRITON_CAPABILITY:
+        have = ".".join(map(str, machine.cuda_capability))
+        why = f"the GPU's compute capability is {have}, and they need 8.0"
+    elif dtype != "bfloat16" or weight_dtype != "auto":
+        why = "they compute in bfloat16, from weights as released"
+    return ("reference", why) if why else ("triton", "")
+
+
+def decide_invariance(wanted: bool | None, device: str, kernels: Kernels, slow: str) -> bool:
+    """Whether a row has the same bits in any batch: free on a CPU, else where it is asked for."""
+    if device == "cpu":
+        return True
+    if wanted and kernels == "reference":
+        raise ConfigError(
+            f"not with these kernels on {device}" + (f": {slow}" if slow else ""),
+            where="batch_invariant",
+            hint="use device=cpu, or a GPU that the Triton kernels run on",
+        )
+    return bool(wanted)
 
 
 def cache_bytes(share: object, machine: Machine) -> int:

@@ -1,5 +1,6 @@
 """Checks of single options, by the option's name."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,21 @@ def whole(
 def whole_or(default: int, name: str, value: object, low: int, high: int) -> int:
     """The default for None, else as `whole`."""
     return default if value is None else whole(name, value, low, high)
+
+
+def share(name: str, value: object, whole_size: int) -> tuple[int, int]:
+    """Text "i/n" -> (i, n), i below n, n a divisor of `whole_size`; None is all, (0, 1)."""
+    if value is None:
+        return 0, 1
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", value) if isinstance(value, str) else None
+    number, count = map(int, found.groups()) if found else (0, 0)
+    if not 0 <= number < count or whole_size % count:
+        raise ConfigError(
+            f"found {value!r}, expected i/n, i from 0 to n - 1 and n a divisor of {whole_size}",
+            where=name,
+            hint="0/8 is the first of eight",
+        )
+    return number, count
 
 
 def yes_or_no(name: str, value: object) -> None:

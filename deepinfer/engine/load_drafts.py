@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from deepinfer.cache.layout import SLACK_ROWS
-from deepinfer.config.engine import EngineConfig
+from deepinfer.config.engine_config import EngineConfig
 from deepinfer.config.env import TEMPERATURES, Environment
 from deepinfer.config.model import ModelConfig
 from deepinfer.engine.continuation import begin, next_rows, prepare

@@ -12,14 +12,15 @@ import torch
 from deepinfer.checkpoint.fingerprint import fingerprint
 from deepinfer.checkpoint.load import open_checkpoint
 from deepinfer.checkpoint.source import find_model
-from deepinfer.config.engine import EngineArgs, EngineConfig, check_options, resolve
+from deepinfer.config.engine import EngineArgs, check_options, resolve
+from deepinfer.config.engine_config import EngineConfig
 from deepinfer.config.env import environment
 from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.grammars import Grammars, new_compiler
 from deepinfer.engine.load_drafts import check_drafts, make_drafting
-from deepinfer.engine.machine import this_machine, with_environment
+from deepinfer.engine.machine import device_bytes, refuse_too_large, this_machine, with_environment
 from deepinfer.engine.parts import (
     lay_out,
     log_account,
@@ -27,13 +28,15 @@ from deepinfer.engine.parts import (
     make_scheduler,
     make_worker,
 )
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.logs import Stages
 from deepinfer.model.network import Network
 from deepinfer.tokenizer.compress import build_token_map, check_token_map
 from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from deepinfer.worker.blobs import blob_bytes
-from deepinfer.worker.build import build_dummy, build_network
+from deepinfer.worker.build import build_dummy, build_network, network_bytes
+from deepinfer.worker.engram_memory import decide_memory, hold_tables
+from deepinfer.worker.faults import named_faults
 
 _LOG = logging.getLogger("deepinfer")
 
@@ -70,6 +73,8 @@ def load_model(
         report(f"warning: {warning}")
     args = with_environment(args, seen)
     machine = this_machine(args.device)
+    if machine.cuda_reason:
+        _LOG.info("no GPU: %s", machine.cuda_reason)
     check_options(args, machine)
     model = seen.model_dir if model is None else model
     stages = Stages()
@@ -87,18 +92,20 @@ def load_model(
         token_map = build_token_map(folder / "tokenizer.json")
         check_token_map(token_map, config)
     torch.set_num_threads(options.num_threads)
-    with stages("weights"):
+    with stages("weights"), named_faults("weights"):
         network = _network(folder, config, options, token_map.tolist(), report)
-    with stages("caches"):
+    with stages("caches"), named_faults("caches"):
         options = _after_weights(options, args)
-        options, sizes = lay_out(config, options)
+        options, sizes = lay_out(config, options, network.kernels.storage)
         worker = make_worker(network, options, sizes, seen.confidence_temperatures)
-    with stages("step times"):
+    with stages("step times"), named_faults("step times"):
         drafting = make_drafting(worker, options, folder, seen)
         # Random weights are others in each process.
         is_dummy = options.load_format == "dummy"
         model_id = uuid4().hex if is_dummy else fingerprint(folder)
-        prefix = make_prefix_cache(config, options, model_id, blob_bytes(worker.pools))
+        prefix = make_prefix_cache(
+            config, options, model_id, network.kernels.storage, blob_bytes(worker.pools)
+        )
         scheduler = make_scheduler(options, sizes, drafting.step_time, prefix)
     log_account(network, options, sizes)
     stages.log(_LOG)
@@ -122,10 +129,28 @@ def _network(
     token_map: list[int],
     report: Callable[[str], None],
 ) -> Network:
-    kernels = load_kernels(act_quant=options.act_quant)
+    kernels = load_kernels(
+        options.kernels,
+        act_quant=options.act_quant,
+        is_invariant=options.batch_invariant and options.device != "cpu",
+    )
+    if options.slow_kernels:
+        report(f"warning: the reference's kernels run on this GPU: {options.slow_kernels}")
     dtype = getattr(torch, options.dtype)
     kept = options.weight_dtype
     weight_dtype = None if kept == "auto" else getattr(torch, kept)
+    if options.expert_shard != (0, 1):
+        number, count = options.expert_shard
+        report(f"warning: share {number} of {count} of the experts: answers are not the model's")
+    if options.device == "cuda":
+        need = network_bytes(
+            config,
+            kernels,
+            dtype=dtype,
+            weight_dtype=weight_dtype,
+            expert_shard=options.expert_shard,
+        )
+        refuse_too_large(need)
     if options.load_format == "dummy":
         report("load_format is dummy: the weights are random, and so is the text")
         return build_dummy(
@@ -134,20 +159,25 @@ def _network(
             kernels,
             dtype=dtype,
             weight_dtype=weight_dtype,
+            expert_shard=options.expert_shard,
             device=options.device,
         )
     checkpoint = open_checkpoint(folder, config)
     for warning in checkpoint.index.warnings:
         report(f"warning: {warning}")
-    return build_network(
+    network = build_network(
         config,
         checkpoint,
         token_map,
         kernels,
         dtype=dtype,
         weight_dtype=weight_dtype,
+        expert_shard=options.expert_shard,
         device=options.device,
     )
+    where = decide_memory(options.engram_memory, checkpoint.index, device_bytes("cpu"))
+    hold_tables(network, where, options.device)
+    return network
 
 
 def _after_weights(options: EngineConfig, args: EngineArgs) -> EngineConfig:

@@ -11,7 +11,6 @@ from deepinfer.cache.host_tier import HostTier
 from deepinfer.cache.layout import (
     BLOCK_TOKENS,
     PoolSizes,
-    Storage,
     block_parts,
     blocks_for,
     pool_sizes,
@@ -20,8 +19,9 @@ from deepinfer.cache.layout import (
 )
 from deepinfer.cache.slots import SlotPool
 from deepinfer.cache.tiers import Tiers
-from deepinfer.config.engine import EngineConfig
+from deepinfer.config.engine_config import EngineConfig
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.words import Storage
 from deepinfer.engine.machine import device_bytes
 from deepinfer.errors import ConfigError
 from deepinfer.model.network import Network
@@ -34,12 +34,12 @@ from deepinfer.worker.drafter import Drafter
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 
-# Every value of the caches' formats is exact in bfloat16, whatever is computed in.
-_STORAGE: Storage = "bfloat16"
 _LOG = logging.getLogger("deepinfer")
 
 
-def lay_out(config: ModelConfig, options: EngineConfig) -> tuple[EngineConfig, PoolSizes]:
+def lay_out(
+    config: ModelConfig, options: EngineConfig, storage: Storage
+) -> tuple[EngineConfig, PoolSizes]:
     """Sizes of the pools, and the options with the longest sequence that they hold.
 
     A length that the user named is an error if it does not fit; else as much as fits, and the log
@@ -48,8 +48,8 @@ def lay_out(config: ModelConfig, options: EngineConfig) -> tuple[EngineConfig, P
     budget, num_seqs = options.kv_cache_bytes, options.max_num_seqs
     longest = options.max_model_len
     if not options.asked_model_len:
-        left = budget - num_seqs * total_bytes(slot_parts(config, _STORAGE))
-        fits = left // total_bytes(block_parts(config, _STORAGE)) * BLOCK_TOKENS
+        left = budget - num_seqs * total_bytes(slot_parts(config, storage))
+        fits = left // total_bytes(block_parts(config, storage)) * BLOCK_TOKENS
         if fits < 2:
             raise ConfigError(
                 f"{budget} bytes hold no block beside {num_seqs} slots",
@@ -59,7 +59,7 @@ def lay_out(config: ModelConfig, options: EngineConfig) -> tuple[EngineConfig, P
         longest = min(longest, fits)
         if longest < options.max_model_len:
             _LOG.info("max_model_len is %d: memory holds no more", longest)
-    sizes = pool_sizes(config, _STORAGE, budget, num_seqs, longest)
+    sizes = pool_sizes(config, storage, budget, num_seqs, longest)
     # More blocks than all sequences could ever fill would only make the tables wider.
     most = num_seqs * blocks_for(longest)
     if sizes.num_blocks > most:
@@ -75,23 +75,29 @@ def make_worker(
 ) -> Worker:
     """A worker with pools of these sizes. temperatures: of its drafts' confidences."""
     config = network.setup.config
-    pools = make_pools(config, sizes.num_blocks, sizes.num_slots, device=options.device)
+    pools = make_pools(
+        config,
+        sizes.num_blocks,
+        sizes.num_slots,
+        storage=network.kernels.storage,
+        device=options.device,
+    )
     drafter = Drafter(network, pools, temperatures) if options.num_drafts else None
     is_compact = options.replay == "compact"
     return Worker(network, pools, options.device, drafter, is_compact=is_compact)
 
 
 def make_prefix_cache(
-    config: ModelConfig, options: EngineConfig, model_id: str, num_bytes: int
+    config: ModelConfig, options: EngineConfig, model_id: str, storage: Storage, num_bytes: int
 ) -> PrefixCache | None:
     """The rules by which prefixes are found, and the tiers; None without.
 
-    model_id: tells weights apart. num_bytes: of a block. Raises ConfigError for a folder that
-    cannot be used.
+    model_id: tells weights apart. storage, num_bytes: of a block. Raises ConfigError for a folder
+    that cannot be used.
     """
     if not options.enable_prefix_caching:
         return None
-    how = (_STORAGE, options.device, options.dtype, options.weight_dtype, options.act_quant)
+    how = (storage, options.device, options.dtype, options.weight_dtype, options.act_quant)
     cache_format = " ".join(how)
     host = HostTier(options.kv_host_bytes) if options.kv_host_bytes else None
     disk = None

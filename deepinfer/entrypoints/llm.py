@@ -8,7 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from deepinfer.config.engine import EngineConfig, engine_args
+from deepinfer.config.engine import engine_args
+from deepinfer.config.engine_config import EngineConfig
 from deepinfer.engine.loading import load_model
 from deepinfer.entrypoints.open_requests import OpenRequest, OpenRequests
 from deepinfer.errors import RequestError

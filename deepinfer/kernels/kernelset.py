@@ -1,43 +1,31 @@
 """`KernelSet`: one function for each op of the model, chosen once and passed to who needs it.
 
 The reference set (torch) is complete and right. A backend is a set of overrides: an op it lacks is
-slow, never wrong. Knows nothing of layers, requests or files.
+slow, never wrong. The fields are single ops; the methods are what a backend may do in one go, and
+compose the fields where it does not. Knows nothing of layers, requests or files.
 
-Shape letters: T rows, D hidden_size, M hyper-connection streams, H heads, C head_dim, W window,
-N entries of a sequence, K selected entries, E experts.
+Shape letters: see `deepinfer.kernels.values`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from deepinfer.config.words import ActQuant
-from deepinfer.kernels.reference import (
-    attend,
-    compress,
-    engram,
-    hyper,
-    index,
-    linear,
-    moe,
-    norm_rope,
-    quant,
+from deepinfer.config.words import Storage
+from deepinfer.kernels.reference import index, quant
+from deepinfer.kernels.values import (
+    CandidateRule,
+    Entered,
+    EntryView,
+    HyperWeights,
+    Rotary,
+    Selection,
+    WeightFiles,
+    Written,
+    randomise,
 )
-
-
-class Rotary(NamedTuple):
-    """cos and sin of each row's angles, float32 [T, qk_rope_head_dim / 2] each."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def inverse(self) -> "Rotary":
-        """The rotation back."""
-        return Rotary(self.cos, -self.sin)
 
 
 @dataclass(frozen=True)
@@ -75,55 +63,147 @@ class KernelSet:
     engram_rows: Callable[..., Tensor]
     engram_gate: Callable[..., Tensor]
 
+    @property
+    def storage(self) -> Storage:
+        """How the rows of the caches are kept that these ops make and read."""
+        return "bfloat16"
 
-def load_kernels(name: str = "reference", *, act_quant: ActQuant = "off") -> KernelSet:
-    """The ops of backend `name`.
+    @property
+    def widens(self) -> bool:
+        """Whether `linear_float32` computes from float32 copies of weights that are kept so."""
+        return True
 
-    act_quant="fp8" rounds the input of every linear whose weight the release stores in FP8 or FP4
-    to FP8 in groups of 32 (spec 14.1); "off" leaves it in the compute dtype. Raises KeyError for an
-    unknown name.
-    """
-    kernels = {"reference": _REFERENCE}[name]
-    if act_quant == "off":
-        return kernels
-    quantise = quant.round_trip_fp8
-    return replace(
-        kernels,
-        linear_quantised=partial(linear.linear_quantised, quantise=quantise),
-        experts=partial(moe.experts, quantise=quantise),
-    )
+    def empty_experts(
+        self, num_experts: int, num_inner: int, size: int, dtype: torch.dtype
+    ) -> dict[str, Tensor]:
+        """What `experts` takes as weights, by name and in this order, not filled: w1 and w3
+        [E, I, D], w2 [E, D, I]."""
+        wide = (num_experts, num_inner, size)
+        shapes = {"w1": wide, "w3": wide, "w2": (num_experts, size, num_inner)}
+        return {name: torch.empty(shape, dtype=dtype) for name, shape in shapes.items()}
 
+    def fill_expert(
+        self, weights: Mapping[str, Tensor], expert: int, files: WeightFiles, prefix: str
+    ) -> None:
+        """Put one expert of a checkpoint, `<prefix>w1.weight` and so on, into `empty_experts`."""
+        for name, stacked in weights.items():
+            stacked[expert].copy_(files.decoded(f"{prefix}{name}.weight"))
 
-def rotary(positions: Tensor, frequencies: Tensor) -> Rotary:
-    """cos and sin for int64 positions [T] and float32 frequencies [R]; the angle is a float32
-    product.
-    """
-    angles = positions.to(torch.float32)[:, None] * frequencies
-    return Rotary(angles.cos(), angles.sin())
+    def mix_experts(
+        self,
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        held: tuple[Tensor, ...],
+        num_inner: int,
+        limit: float,
+    ) -> Tensor:
+        """`experts` with the weights of `empty_experts`, in its order."""
+        return self.experts(x, ids, weights, *held, limit)
 
+    def randomise_experts(self, weights: Mapping[str, Tensor], generator: torch.Generator) -> None:
+        """Fill `empty_experts` with random numbers (`randomise`)."""
+        for stacked in weights.values():
+            randomise(stacked, generator)
 
-_REFERENCE = KernelSet(
-    name="reference",
-    linear=linear.linear,
-    linear_float32=linear.linear_float32,
-    linear_quantised=linear.linear_quantised,
-    grouped_linear=linear.grouped_linear,
-    rms_norm=norm_rope.rms_norm,
-    rotate=norm_rope.rotate,
-    round_trip_window=quant.round_trip_fp8,
-    round_trip_entry=quant.round_trip_nvfp4,
-    round_trip_index=quant.round_trip_mxfp4,
-    hyper_mix=hyper.hyper_mix,
-    hyper_collapse=hyper.hyper_collapse,
-    hyper_expand=hyper.hyper_expand,
-    pool_pairs=compress.pool_pairs,
-    index_scores=index.index_scores,
-    select_entries=index.select_entries,
-    candidate_entries=index.candidate_entries,
-    attend=attend.attend,
-    route=moe.route,
-    swiglu=moe.swiglu,
-    experts=moe.experts,
-    engram_rows=engram.engram_rows,
-    engram_gate=engram.engram_gate,
-)
+    def pool_members(self, values: Tensor, scores: Tensor, members: Tensor) -> Tensor:
+        """`pool_pairs` of some rows: values, scores float32 [R, C], members int64 [E, r]."""
+        return self.pool_pairs(values[members], scores[members])
+
+    def engram_gather(self, codes: Tensor, scales: Tensor, row_ids: Tensor) -> Tensor:
+        """Rows of a table, e4m3 codes uint8 [height, C] and exponent codes uint8 [height, C / 32],
+        on any device: int64 [...] -> [..., C] on the device of `row_ids`."""
+        return quant.gather_fp8_rows(codes, scales, row_ids)
+
+    def window_rows(self, x: Tensor, weight: Tensor, eps: float, rotary: Rotary) -> Tensor:
+        """x [T, C] -> normed, rotated, as the window caches keep them."""
+        return self.round_trip_window(self.rotate(self.rms_norm(x, weight, eps), *rotary))
+
+    def entry_rows(self, latent: Tensor, rotary: Rotary, *, is_fp4: bool) -> Tensor:
+        """Normed latents [E, C] -> rotated, as the entry caches keep them."""
+        rotated = self.rotate(latent, *rotary)
+        return self.round_trip_entry(rotated) if is_fp4 else self.round_trip_window(rotated)
+
+    def index_rows(self, x: Tensor, weight: Tensor, eps: float, rotary: Rotary) -> Tensor:
+        """x [E, Ci] -> normed, rotated, as the caches of index keys keep them."""
+        return self.round_trip_index(self.rotate(self.rms_norm(x, weight, eps), *rotary))
+
+    def index_query(self, query: Tensor, rotary: Rotary) -> Tensor:
+        """query [T, Hi, Ci] -> rotated and rounded as an index key, in query's dtype."""
+        return self.round_trip_index(self.rotate(query, *rotary))
+
+    def select(
+        self,
+        query: Tensor,
+        weights: Tensor,
+        keys: Tensor,
+        view: EntryView,
+        topk: int,
+        rule: CandidateRule,
+        candidates: Tensor | None = None,
+        *,
+        makes_candidates: bool = False,
+    ) -> Selection:
+        """The best `topk` entries of each row, among `candidates` if there are any.
+
+        query [T, Hi, Ci] of `index_query`, weights [T, Hi]; keys: the store of index keys.
+        makes_candidates: make them as well, by the rule, from all that is visible.
+        """
+        scores = index.scores_of_rows(self.index_scores, query, weights, keys, view)
+        visible = torch.arange(scores.shape[1], device=keys.device) < view.num_visible[:, None]
+        scores = scores.masked_fill(~visible, -torch.inf)
+        # A layer that makes candidates still selects among all that is visible itself.
+        allowed = visible if candidates is None else candidates
+        selected = self.select_entries(scores, allowed, topk)
+        made = None
+        if makes_candidates:
+            made = self.candidate_entries(scores, view.num_visible, *rule)
+        return Selection(scores, selected, index.store_rows(selected, view), made)
+
+    def attend_rotated(
+        self,
+        query: Tensor,
+        rotary: Rotary,
+        sink: Tensor,
+        scale: float,
+        *stores: Tensor | None,
+    ) -> Tensor:
+        """`attend` for a query [T, H, C] that is not rotated yet; the result is turned back.
+
+        Keys and values are one vector, so what is mixed of them comes rotated.
+        """
+        mixed = self.attend(self.rotate(query, *rotary), sink, scale, *stores)
+        return self.rotate(mixed, *rotary.inverse())
+
+    def write_streams(self, streams: Tensor, written: Written | None) -> Tensor:
+        """Streams [T, M, D] with what the sublayer before left for them."""
+        if written is None:
+            return streams
+        return self.hyper_expand(written.y, streams, written.post, written.comb)
+
+    def enter_streams(
+        self,
+        streams: Tensor,
+        pre: Tensor,
+        written: Written | None,
+        mix: HyperWeights,
+        norm: tuple[Tensor, float],
+    ) -> Entered:
+        """What is between two sublayers: `written` goes into the streams, the new sublayer's
+        coefficients come out of them, and its input, collapsed with the PRECEDING one's `pre`.
+
+        norm: weight [D] and eps.
+        """
+        streams = self.write_streams(streams, written)
+        fn, scale, base, norm_eps, eps, iters = mix
+        coefficients = self.hyper_mix(
+            streams, fn, scale, base, norm_eps=norm_eps, eps=eps, num_iters=iters
+        )
+        u = self.rms_norm(self.hyper_collapse(streams, pre), *norm)
+        return Entered(streams, u, *coefficients)
+
+    def leave_streams(
+        self, streams: Tensor, pre: Tensor, written: Written | None, norm: tuple[Tensor, float]
+    ) -> Tensor:
+        """The last collapse, normed: [T, D]. norm: weight [D] and eps."""
+        return self.rms_norm(self.hyper_collapse(self.write_streams(streams, written), pre), *norm)

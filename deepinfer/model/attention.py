@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer.config.layers import LayerPlan
-from deepinfer.kernels.kernelset import Rotary
+from deepinfer.kernels.values import Rotary
 from deepinfer.model.basic import Linear, RMSNorm, Setup
 from deepinfer.model.batch import Batch, KVStore
 from deepinfer.model.compressor import Compressor, entry_from_latent
@@ -21,8 +21,8 @@ class Carry:
     """What source layers hand to the layers after them within one forward, by the source's
     layer_id.
 
-    entries: stores of entries [*, C]. keys: stores of index keys [*, Ci]. selection: rows of the
-    entry store that each row attends to, int64 [T, K], -1 for none. candidates: bool [T, N].
+    entries, keys: stores of entries and of index keys. selection: rows of the entry store that each
+    row attends to, int [T, K], -1 for none. candidates: as `Selection` has them.
     """
 
     entries: dict[int | None, Tensor] = field(default_factory=dict)
@@ -70,9 +70,8 @@ class Attention(nn.Module):
             self.indexer = Indexer(setup, plan)
 
     def window_kv(self, u: Tensor, rotary: Rotary) -> Tensor:
-        """u [T, D] -> this layer's window KV [T, C], in the cache's format."""
-        kv = self.kernels.rotate(self.kv_norm(self.wkv(u)), *rotary)
-        return self.kernels.round_trip_window(kv)
+        """u [T, D] -> this layer's window KV of T rows, as the cache keeps it."""
+        return self.kernels.window_rows(self.wkv(u), *self.kv_norm.gain, rotary)
 
     def forward(
         self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry
@@ -80,14 +79,14 @@ class Attention(nn.Module):
         """u [T, D], the normed sublayer input -> [T, D]. Fills `carry` in source layers."""
         q_latent = self.q_norm(self.wq_a(u))
         query = self.wq_b(q_latent).unflatten(-1, (self.num_heads, self.head_dim))
-        query = self.kernels.rotate(query, *angles.rows)
         window = store.window(self.plan.layer_id, self.window_kv(u, angles.rows))
         if self.plan.owns_kv and self.plan.layer_id not in carry.entries:
             self.compress(u, angles, batch, store, carry)
         if self.plan.owns_index:
             self._select(u, q_latent, angles, batch, carry)
-        mixed = self.kernels.attend(
+        mixed = self.kernels.attend_rotated(
             query,
+            angles.rows,
             self.attn_sink,
             self.scale,
             window,
@@ -95,8 +94,6 @@ class Attention(nn.Module):
             carry.entries.get(self.plan.kv_source),
             carry.selection.get(self.plan.index_source),
         )
-        # Keys and values are one vector, so the values came rotated: turn the result back.
-        mixed = self.kernels.rotate(mixed, *angles.rows.inverse())
         return self.wo_b(self.wo_a(mixed.flatten(1).unflatten(1, (self.num_groups, -1))))
 
     def compress(
@@ -118,14 +115,10 @@ class Attention(nn.Module):
             u,
             q_latent,
             angles.rows,
-            batch,
+            batch.view(plan.ratio),
             carry.keys[plan.kv_source],
             carry.candidates.get(plan.candidate_source),
         )
         if selection.candidates is not None:
             carry.candidates[plan.layer_id] = selection.candidates
-        table = batch.entries[plan.ratio].table[batch.sequence_ids]
-        rows = selection.selected
-        if table.shape[1]:
-            rows = table.gather(1, rows.clamp_min(0)).masked_fill(rows < 0, -1)
-        carry.selection[plan.layer_id] = rows
+        carry.selection[plan.layer_id] = selection.rows

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from deepinfer.config.model import ModelConfig
 from deepinfer.kernels.kernelset import KernelSet
+from deepinfer.kernels.values import Entered, HyperWeights, Written
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,15 @@ class Setup:
 
     config: the model's facts. kernels: the ops. dtype: what is computed in. weight_dtype: how
     weights are kept, to be cast when used; None keeps each as it is computed with, so that none is
-    cast.
+    cast. expert_shard: (i, n), which of n equal shares of every layer's experts are held; what
+    the others would add is left out.
     """
 
     config: ModelConfig
     kernels: KernelSet
     dtype: torch.dtype
     weight_dtype: torch.dtype | None
+    expert_shard: tuple[int, int] = (0, 1)
 
     def weight(self, *shape: int, wide: bool = False) -> nn.Parameter:
         """An empty parameter. wide: it is computed with in float32, whatever `dtype` is."""
@@ -42,7 +45,7 @@ class Linear(nn.Module):
     ) -> None:
         super().__init__()
         self.op = op
-        wide = op is setup.kernels.linear_float32
+        wide = op is setup.kernels.linear_float32 and setup.kernels.widens
         self.weight = setup.weight(num_outputs, num_inputs, wide=wide)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,6 +60,11 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.op, self.eps = setup.kernels.rms_norm, setup.config.rms_norm_eps
         self.weight = setup.weight(size, wide=True)
+
+    @property
+    def gain(self) -> tuple[Tensor, float]:
+        """Weight and eps, for ops that norm in passing."""
+        return self.weight, self.eps
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size] -> the same shape and dtype."""
@@ -77,26 +85,23 @@ class Embedding(nn.Module):
 
 
 class HyperMix(nn.Module):
-    """The coefficients of one sublayer's hyper-connection (spec 4). Parameters are float32."""
+    """How one sublayer reads from and writes to the streams (spec 4). Parameters are float32."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         c = setup.config
-        self.op = setup.kernels.hyper_mix
+        self.kernels = setup.kernels
         self.norm_eps, self.eps, self.num_iters = c.rms_norm_eps, c.hc_eps, c.hc_sinkhorn_iters
         num_coefficients = c.hc_mult * (c.hc_mult + 2)
         self.fn = nn.Parameter(torch.empty(num_coefficients, c.hc_mult * c.hidden_size))
         self.scale = nn.Parameter(torch.empty(3))
         self.base = nn.Parameter(torch.empty(num_coefficients))
 
-    def forward(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[T, M, D] -> pre [T, M], post [T, M], comb [T, M, M], float32."""
-        return self.op(
-            streams,
-            self.fn,
-            self.scale,
-            self.base,
-            norm_eps=self.norm_eps,
-            eps=self.eps,
-            num_iters=self.num_iters,
+    def forward(
+        self, streams: Tensor, pre: Tensor, written: Written | None, norm: RMSNorm
+    ) -> Entered:
+        """The sublayer's start: `KernelSet.enter_streams`."""
+        weights = HyperWeights(
+            self.fn, self.scale, self.base, self.norm_eps, self.eps, self.num_iters
         )
+        return self.kernels.enter_streams(streams, pre, written, weights, norm.gain)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.config.model import ModelConfig
+from deepinfer.kernels.values import EntryView
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,16 @@ class EntryRows:
     members: int64 [E, ratio], for each entry completed in this forward the rows of its tokens in
         what `KVStore.pending` returns.
     positions: int64 [E], the entries' rotary positions (entry * ratio).
-    table: int64 [B, N], row of entry j of sequence b in what `KVStore.entries` returns; any valid
-        row where the sequence has no such entry.
+    blocks: int64 [B, n], of `per_block` entries each: entry j of sequence b is row
+        blocks[b, j // per_block] * per_block + j % per_block of what `KVStore.entries` returns; any
+        block of it where the sequence has none.
     num_visible: int64 [T], how many entries of its sequence each row sees (spec 7.4).
     """
 
     members: Tensor
     positions: Tensor
-    table: Tensor
+    blocks: Tensor
+    per_block: int
     num_visible: Tensor
 
 
@@ -60,6 +63,13 @@ class Batch:
     decoder_window_index: Tensor
     entries: Mapping[int, EntryRows]
 
+    def view(self, ratio: int) -> EntryView:
+        """The entries of a ratio, as the rows see them."""
+        rows = self.entries[ratio]
+        return EntryView(
+            rows.blocks, rows.per_block, self.sequence_ids, rows.num_visible, self.groups
+        )
+
 
 class KVStore(Protocol):
     """Takes what this forward computed for a layer; returns all that its rows may refer to by
@@ -76,8 +86,8 @@ class KVStore(Protocol):
         ...
 
     def entries(self, layer_id: int, entries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Entries [E, C] and index keys [E, Ci] completed now -> stores, indexed by
-        `EntryRows.table`.
+        """Entries [E, C] and index keys [E, Ci] completed now -> stores, in the blocks of
+        `EntryRows.blocks`.
         """
         ...
 
@@ -185,6 +195,7 @@ def _entry_rows(sequence: Tensor, positions: Tensor, length: int, ratio: int) ->
     return EntryRows(
         members=first[:, None] + torch.arange(ratio, device=device),
         positions=(fresh * ratio).repeat(sequence.shape[0]),
-        table=sequence[:, None] * total + torch.arange(total, device=device),
+        blocks=sequence[:, None] if total else sequence[:, None][:, :0],
+        per_block=max(1, total),
         num_visible=((positions + 1) // ratio).repeat(sequence.shape[0]),
     )

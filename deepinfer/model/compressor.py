@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from deepinfer.config.layers import LayerPlan
-from deepinfer.kernels.kernelset import Rotary
+from deepinfer.kernels.values import Rotary
 from deepinfer.model.basic import Linear, RMSNorm, Setup
 from deepinfer.model.batch import EntryRows, KVStore
 
@@ -27,7 +27,7 @@ class Compressor(nn.Module):
         values = self.wkv(u)
         if self.plan.ratio > 1:
             values, scores = store.pending(self.plan.layer_id, values, self.wgate(u))
-            values = self.kernels.pool_pairs(values[rows.members], scores[rows.members])
+            values = self.kernels.pool_members(values, scores, rows.members)
         return self.norm(values.to(self.dtype))
 
 
@@ -35,8 +35,4 @@ def entry_from_latent(setup: Setup, latent: Tensor, rotary: Rotary) -> Tensor:
     """Latents [E, C] -> entries [E, C]: rotated at the entry's position, then in the cache's
     format.
     """
-    kernels = setup.kernels
-    rotated = kernels.rotate(latent, *rotary)
-    if setup.config.use_fp4_sparse_kv:
-        return kernels.round_trip_entry(rotated)
-    return kernels.round_trip_window(rotated)
+    return setup.kernels.entry_rows(latent, rotary, is_fp4=setup.config.use_fp4_sparse_kv)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from deepinfer.config.layers import plan_draft_layers
 from deepinfer.config.model import ModelConfig
 from deepinfer.config.rope import rope_frequencies
-from deepinfer.kernels.kernelset import rotary
+from deepinfer.kernels.values import rotary
 from deepinfer.model.attention import Angles, Carry
 from deepinfer.model.basic import Embedding, Linear, RMSNorm, Setup
 from deepinfer.model.batch import Batch, FreshStore
-from deepinfer.model.layer import Layer, start_streams
+from deepinfer.model.layer import Layer, start_flow
 
 
 class Proposal(NamedTuple):
@@ -90,11 +90,12 @@ class Draft(nn.Module):
         """Embeddings x [T, D] of the batch's rows through the blocks -> collapsed [T, D], not
         normed.
         """
-        streams, pre = start_streams(x, self.setup.config.hc_mult)
+        flow = start_flow(x, self.setup.config.hc_mult)
         angles = Angles(rotary(batch.positions, self.frequencies))
         for block in self.blocks:
-            streams, pre = block(streams, pre, angles, batch, store, Carry())
-        return self.kernels.hyper_collapse(streams, pre)
+            flow = block(flow, angles, batch, store, Carry())
+        flow = flow.settled(self.kernels)
+        return self.kernels.hyper_collapse(flow.streams, flow.pre)
 
     def propose(
         self,
@@ -127,7 +128,7 @@ class DraftStore(FreshStore):
 
     def window(self, layer_id: int, kv: Tensor) -> Tensor:
         """Rows of main tokens first, then the T draft rows."""
-        return torch.cat((self.main_kv[layer_id], kv))
+        return torch.cat((self.main_kv[layer_id].to(kv.dtype), kv))
 
 
 def draft_batch(

@@ -1,15 +1,39 @@
 """One transformer layer: attention and experts, joined by shifted hyper-connections (spec 3, 4)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from deepinfer.config.layers import LayerPlan
+from deepinfer.kernels.kernelset import KernelSet
+from deepinfer.kernels.values import Written
 from deepinfer.model.attention import Angles, Attention, Carry
 from deepinfer.model.basic import HyperMix, RMSNorm, Setup
 from deepinfer.model.batch import Batch, KVStore
 from deepinfer.model.moe import MoE
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What goes from sublayer to sublayer: streams [T, M, D], float32 pre [T, M] of the sublayer
+    before, and what that one has yet to write into the streams."""
+
+    streams: Tensor
+    pre: Tensor
+    written: Written | None = None
+
+    def settled(self, kernels: KernelSet) -> "Flow":
+        """The same with everything written, for who looks at the streams between layers."""
+        if self.written is None:
+            return self
+        return Flow(kernels.write_streams(self.streams, self.written), self.pre)
+
+    def rows(self, kernels: KernelSet, rows: Tensor) -> "Flow":
+        """Some of the T rows."""
+        flow = self.settled(kernels)
+        return Flow(flow.streams[rows], flow.pre[rows])
 
 
 class Layer(nn.Module):
@@ -26,58 +50,38 @@ class Layer(nn.Module):
         self.ffn = MoE(setup, num_experts, topk)
 
     def forward(
-        self,
-        streams: Tensor,
-        pre: Tensor,
-        angles: Angles,
-        batch: Batch,
-        store: KVStore,
-        carry: Carry,
-    ) -> tuple[Tensor, Tensor]:
-        """streams [T, M, D], pre [T, M] of the sublayer before -> the same after this layer."""
+        self, flow: Flow, angles: Angles, batch: Batch, store: KVStore, carry: Carry
+    ) -> Flow:
+        """The flow of T rows before this layer -> after it."""
 
         def attention(u: Tensor) -> Tensor:
             return self.attn(u, angles, batch, store, carry)
 
-        return self.around(streams, pre, attention)
+        return self.around(flow, attention)
 
     def leave_entries(
-        self,
-        streams: Tensor,
-        pre: Tensor,
-        angles: Angles,
-        batch: Batch,
-        store: KVStore,
-        carry: Carry,
+        self, flow: Flow, angles: Angles, batch: Batch, store: KVStore, carry: Carry
     ) -> None:
         """The entries and index keys of all rows, for a `forward` of only some of them."""
-        u = self.attn_norm(self.kernels.hyper_collapse(streams, pre))
+        u = self.kernels.leave_streams(flow.streams, flow.pre, flow.written, self.attn_norm.gain)
         self.attn.compress(u, angles, batch, store, carry)
 
-    def around(
-        self, streams: Tensor, pre: Tensor, attention: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def around(self, flow: Flow, attention: Callable[[Tensor], Tensor]) -> Flow:
         """As `forward`, for whoever computes attention otherwise: [T, D] -> [T, D]."""
-        streams, pre = self._sublayer(streams, pre, self.hc_attn, self.attn_norm, attention)
-        return self._sublayer(streams, pre, self.hc_ffn, self.ffn_norm, self.ffn)
+        flow = self._sublayer(flow, self.hc_attn, self.attn_norm, attention)
+        return self._sublayer(flow, self.hc_ffn, self.ffn_norm, self.ffn)
 
     def _sublayer(
-        self,
-        streams: Tensor,
-        pre: Tensor,
-        mix: HyperMix,
-        norm: RMSNorm,
-        sublayer: Callable[[Tensor], Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """The input is collapsed with the PRECEDING sublayer's pre; the new one is handed on."""
-        next_pre, post, comb = mix(streams)
-        y = sublayer(norm(self.kernels.hyper_collapse(streams, pre)))
-        return self.kernels.hyper_expand(y, streams, post, comb), next_pre
+        self, flow: Flow, mix: HyperMix, norm: RMSNorm, sublayer: Callable[[Tensor], Tensor]
+    ) -> Flow:
+        entered = mix(flow.streams, flow.pre, flow.written, norm)
+        y = sublayer(entered.u)
+        return Flow(entered.streams, entered.pre, Written(y, entered.post, entered.comb))
 
 
-def start_streams(x: Tensor, num_streams: int) -> tuple[Tensor, Tensor]:
+def start_flow(x: Tensor, num_streams: int) -> Flow:
     """Embeddings [T, D] -> equal streams [T, M, D] and the first `pre`: stream 0 alone."""
     streams = x[:, None].expand(-1, num_streams, -1)
     pre = torch.zeros(x.shape[0], num_streams, device=x.device)
     pre[:, 0].fill_(1.0)
-    return streams, pre
+    return Flow(streams, pre)

@@ -13,7 +13,8 @@ class Gate(nn.Module):
         super().__init__()
         self.kernels, self.topk = setup.kernels, topk
         self.scale = setup.config.routed_scaling_factor
-        self.weight = setup.weight(num_experts, setup.config.hidden_size, wide=True)
+        wide = setup.kernels.widens
+        self.weight = setup.weight(num_experts, setup.config.hidden_size, wide=wide)
         self.bias = nn.Parameter(torch.empty(num_experts))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,19 +40,31 @@ class SharedExpert(nn.Module):
 
 
 class Experts(nn.Module):
-    """All routed experts of a layer, stacked: w1, w3 [E, I, D], w2 [E, D, I]."""
+    """All routed experts of a layer, as the backend keeps them: `KernelSet.empty_experts`."""
 
-    def __init__(self, setup: Setup, num_experts: int) -> None:
+    def __init__(self, setup: Setup, num_experts: int, first: int = 0) -> None:
+        """first: the model's number of the first of them."""
         super().__init__()
         c = setup.config
-        self.op, self.limit = setup.kernels.experts, c.swiglu_limit
-        self.w1 = setup.weight(num_experts, c.moe_intermediate_size, c.hidden_size)
-        self.w3 = setup.weight(num_experts, c.moe_intermediate_size, c.hidden_size)
-        self.w2 = setup.weight(num_experts, c.hidden_size, c.moe_intermediate_size)
+        self.num_experts, self.first = num_experts, first
+        self.kernels, self.limit = setup.kernels, c.swiglu_limit
+        self.num_inner = c.moe_intermediate_size
+        dtype = setup.weight_dtype or setup.dtype
+        for name, weight in setup.kernels.empty_experts(
+            num_experts, self.num_inner, c.hidden_size, dtype
+        ).items():
+            parameter = nn.Parameter(weight, requires_grad=weight.is_floating_point())
+            self.register_parameter(name, parameter)
 
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """x [T, D], ids and weights [T, topk] -> [T, D]."""
-        return self.op(x, ids, weights, self.w1, self.w3, self.w2, self.limit)
+        """x [T, D], ids (of those held here, -1 for others) and weights [T, topk] -> [T, D]."""
+        held = tuple(self.parameters())
+        return self.kernels.mix_experts(x, ids, weights, held, self.num_inner, self.limit)
+
+    def local(self, ids: Tensor) -> Tensor:
+        """The model's numbers of experts -> numbers among those held here, -1 for others."""
+        held = ids - self.first
+        return held.masked_fill((held < 0) | (held >= self.num_experts), -1)
 
 
 class MoE(nn.Module):
@@ -60,10 +73,15 @@ class MoE(nn.Module):
     def __init__(self, setup: Setup, num_experts: int, topk: int) -> None:
         super().__init__()
         self.gate = Gate(setup, num_experts, topk)
-        self.experts = Experts(setup, num_experts)
+        share, num_shares = setup.expert_shard
+        num_held = num_experts // num_shares
+        self.experts = Experts(setup, num_held, first=share * num_held)
+        self.has_all = num_shares == 1
         self.shared_experts = SharedExpert(setup)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [T, D] -> [T, D]: the routed sum is rounded before the shared expert is added."""
         ids, weights = self.gate(x)
+        if not self.has_all:
+            ids = self.experts.local(ids)
         return self.experts(x, ids, weights) + self.shared_experts(x)

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from deepinfer.config.layers import plan_layers
 from deepinfer.config.rope import rope_frequencies
-from deepinfer.kernels.kernelset import rotary
+from deepinfer.kernels.values import rotary
 from deepinfer.model.attention import Angles, Carry
 from deepinfer.model.basic import Embedding, Linear, RMSNorm, Setup
 from deepinfer.model.batch import Batch, FreshStore, KVStore, Rest, make_batch
 from deepinfer.model.draft import Draft
 from deepinfer.model.engram import Engram
-from deepinfer.model.layer import Layer, start_streams
+from deepinfer.model.layer import Flow, Layer, start_flow
 
 
 class Hidden(NamedTuple):
@@ -67,24 +67,26 @@ class Network(nn.Module):
 
         rest: the only rows that go through the decoder half. The others leave it their entries.
         """
-        streams, pre = start_streams(self.embed(batch.token_ids), self.setup.config.hc_mult)
+        flow = start_flow(self.embed(batch.token_ids), self.setup.config.hc_mult)
         angles = self._angles(batch)
         carry, taps = Carry(), []
         for plan, layer in zip(self.plans, self.layers, strict=True):
             if plan.in_decoder and rest is not None:
                 if plan.owns_kv:
-                    layer.leave_entries(streams, pre, angles[plan.ratio], batch, store, carry)
+                    layer.leave_entries(flow, angles[plan.ratio], batch, store, carry)
                 if not len(rest.rows):
-                    return Hidden(streams[:0, 0], streams[:0, 0, :0])
-                streams, pre = streams[rest.rows], pre[rest.rows]
+                    return Hidden(flow.streams[:0, 0], flow.streams[:0, 0, :0])
+                flow = flow.rows(self.kernels, rest.rows)
                 batch, store, rest = rest.batch, rest.store, None
                 angles = self._angles(batch)
             if plan.engram_id is not None:
-                streams = layer.engram(streams, batch.lookback)
+                flow = flow.settled(self.kernels)
+                flow = Flow(layer.engram(flow.streams, batch.lookback), flow.pre)
             if plan.tap_id is not None:
-                taps.append(streams.to(torch.float32).mean(1).to(streams.dtype))
-            streams, pre = layer(streams, pre, angles[plan.ratio], batch, store, carry)
-        final = self.norm(self.kernels.hyper_collapse(streams, pre))
+                flow = flow.settled(self.kernels)
+                taps.append(flow.streams.to(torch.float32).mean(1).to(flow.streams.dtype))
+            flow = layer(flow, angles[plan.ratio], batch, store, carry)
+        final = self.kernels.leave_streams(flow.streams, flow.pre, flow.written, self.norm.gain)
         features = torch.cat(taps, -1) if taps else final[:, :0]
         return Hidden(final, features)
 

@@ -88,9 +88,11 @@ def _crash(
     Threads of the device may hang after it, and an orderly exit would wait for them.
     """
     traceback.print_exception(kind, error, trace)
-    first = (str(error).splitlines() or [""])[0][:_MOST_CHARACTERS]
-    what = f"{kind.__name__}: {first}"
-    _say_failed(outbox, DeepInferError(what, where="engine", hint="see its log on stderr"))
+    if not isinstance(error, DeepInferError):
+        first = (str(error).splitlines() or [""])[0][:_MOST_CHARACTERS]
+        what = f"{kind.__name__}: {first}"
+        error = DeepInferError(what, where="engine", hint="see its log on stderr")
+    _say_failed(outbox, error)
     sys.stderr.flush()
     os._exit(CRASHED)
 

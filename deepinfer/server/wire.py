@@ -15,7 +15,13 @@ from typing import Any
 
 import msgspec
 
-from deepinfer.errors import CheckpointError, ConfigError, DeepInferError, RequestError
+from deepinfer.errors import (
+    CheckpointError,
+    ConfigError,
+    DeepInferError,
+    DeviceError,
+    RequestError,
+)
 from deepinfer.messages import Delta, EngineStats
 from deepinfer.sampling_params import SamplingParams, TokenBias
 from deepinfer.so_args import SoArgs
@@ -122,7 +128,7 @@ FromEngine = Ready | Failed | Deltas | Refused | Stats
 
 # ---- bytes ---------------------------------------------------------------------------------------
 
-_KINDS = {kind.__name__: kind for kind in (ConfigError, CheckpointError)}
+_KINDS = {kind.__name__: kind for kind in (ConfigError, CheckpointError, DeviceError)}
 _DEFAULTS = {f.name: f.default for f in fields(SamplingParams) if f.default is not MISSING}
 
 

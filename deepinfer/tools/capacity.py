@@ -13,7 +13,6 @@ from math import prod
 from deepinfer.cache.layout import (
     BLOCK_TOKENS,
     Part,
-    Storage,
     block_parts,
     blocks_for,
     slot_parts,
@@ -22,6 +21,7 @@ from deepinfer.cache.layout import (
 from deepinfer.checkpoint.formats import DTYPE_BYTES, F32, TensorSpec
 from deepinfer.checkpoint.inventory import inventory
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.words import Storage
 from deepinfer.errors import ConfigError
 from deepinfer.tools.inspect import GROUPS
 

@@ -10,8 +10,9 @@ from fractions import Fraction
 from pathlib import Path
 
 from deepinfer.cache.account import Account, account_lines, workspace_bytes
-from deepinfer.cache.layout import BLOCK_TOKENS, Storage, blocks_for, total_bytes
+from deepinfer.cache.layout import BLOCK_TOKENS, blocks_for, total_bytes
 from deepinfer.config.model import read_model_config
+from deepinfer.config.words import Storage
 from deepinfer.errors import ConfigError
 from deepinfer.tools.capacity import Plan, plan
 from deepinfer.tools.inspect import GROUPS

@@ -19,7 +19,8 @@ from deepinfer.config.env import environment
 from deepinfer.config.machine import usable_device
 from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.engine.machine import DEVICES, this_machine
-from deepinfer.kernels.kernelset import KernelSet, load_kernels
+from deepinfer.kernels.backends import load_kernels
+from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.model.batch import GrowingStore, make_batch
 from deepinfer.model.draft import DraftStore, draft_batch
 from deepinfer.model.network import Network

@@ -14,7 +14,9 @@ from deepinfer.checkpoint.engram_table import open_engram_table
 from deepinfer.checkpoint.load import Checkpoint
 from deepinfer.config.model import ModelConfig
 from deepinfer.kernels.kernelset import KernelSet
-from deepinfer.model.basic import Setup
+from deepinfer.kernels.values import randomise
+from deepinfer.model.basic import RMSNorm, Setup
+from deepinfer.model.moe import Experts
 from deepinfer.model.network import Network
 
 
@@ -26,6 +28,7 @@ def build_network(
     *,
     dtype: torch.dtype = torch.bfloat16,
     weight_dtype: torch.dtype | None = None,
+    expert_shard: tuple[int, int] = (0, 1),
     device: str = "cpu",
 ) -> Network:
     """A Network with every parameter loaded, in evaluation mode.
@@ -33,17 +36,39 @@ def build_network(
     weight_dtype None keeps each weight as it is computed with: no op of the reference backend
     computes from FP8 or FP4 directly, and bfloat16 and float32 both hold their values exactly.
     """
-    network = _empty_network(config, token_map, kernels, dtype, weight_dtype, device)
+    setup = Setup(config, kernels, dtype, weight_dtype, expert_shard)
+    network = _empty_network(setup, token_map, device)
     with torch.no_grad():
+        experts = {
+            name: module for name, module in network.named_modules() if isinstance(module, Experts)
+        }
+        num_draft_blocks = config.num_nextn_predict_layers
         for name, parameter in network.named_parameters():
-            for place, tensor_name in released_names(
-                name, parameter, config.num_nextn_predict_layers
-            ):
-                place.copy_(checkpoint.decoded(tensor_name))
+            if name.rpartition(".")[0] not in experts:
+                parameter.copy_(checkpoint.decoded(released_name(name, num_draft_blocks)))
+        for name, module in experts.items():
+            prefix, weights = released_name(name, num_draft_blocks), dict(module.named_parameters())
+            for place in range(module.num_experts):
+                number = module.first + place
+                kernels.fill_expert(weights, place, checkpoint, f"{prefix}.{number}.")
     for plan, layer in zip(network.plans, network.layers, strict=True):
         if plan.engram_id is not None:
             layer.engram.table = open_engram_table(checkpoint.index, plan.layer_id)
     return network.eval()
+
+
+def network_bytes(
+    config: ModelConfig,
+    kernels: KernelSet,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    weight_dtype: torch.dtype | None = None,
+    expert_shard: tuple[int, int] = (0, 1),
+) -> int:
+    """Bytes of all parameters of such a network, without making one."""
+    setup = Setup(config, kernels, dtype, weight_dtype, expert_shard)
+    empty = _empty_network(setup, [0] * config.vocab_size, "meta")
+    return sum(parameter.nbytes for parameter in empty.parameters())
 
 
 def build_dummy(
@@ -53,6 +78,7 @@ def build_dummy(
     *,
     dtype: torch.dtype = torch.bfloat16,
     weight_dtype: torch.dtype | None = None,
+    expert_shard: tuple[int, int] = (0, 1),
     device: str = "cpu",
 ) -> Network:
     """A Network with random weights, for measuring: no checkpoint is needed, and no text makes
@@ -60,15 +86,19 @@ def build_dummy(
 
     Engram tables are not held at all: rows come from `_DummyTable`.
     """
-    network = _empty_network(config, token_map, kernels, dtype, weight_dtype, device)
+    setup = Setup(config, kernels, dtype, weight_dtype, expert_shard)
+    network = _empty_network(setup, token_map, device)
     generator = torch.Generator(device).manual_seed(0)
     with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            if name.endswith("norm.weight"):
-                parameter.fill_(1.0)
+        for module in network.modules():
+            own = dict(module.named_parameters(recurse=False))
+            if isinstance(module, Experts):
+                kernels.randomise_experts(own, generator)
+            elif isinstance(module, RMSNorm):
+                module.weight.fill_(1.0)
             else:
-                # Activations keep their size from layer to layer, as in a trained network.
-                parameter.normal_(0.0, parameter.shape[-1] ** -0.5, generator=generator)
+                for parameter in own.values():
+                    randomise(parameter, generator)
     for layer in network.layers:
         if layer.plan.engram_id is not None:
             layer.engram.table = _DummyTable(config.engram_head_dim)
@@ -87,17 +117,10 @@ class _DummyTable:
         return torch.sin((row_ids % 4096)[..., None] * column)
 
 
-def _empty_network(
-    config: ModelConfig,
-    token_map: list[int],
-    kernels: KernelSet,
-    dtype: torch.dtype,
-    weight_dtype: torch.dtype | None,
-    device: str,
-) -> Network:
+def _empty_network(setup: Setup, token_map: list[int], device: str) -> Network:
     # Parameters are allocated empty, where they will stay: the weights never exist twice in memory.
     with torch.device(device):
-        return Network(Setup(config, kernels, dtype, weight_dtype), token_map)
+        return Network(setup, token_map)
 
 
 def released_names(
@@ -107,6 +130,18 @@ def released_names(
 
     Stacked experts give one pair for each expert; every other parameter is filled by one tensor.
     """
+    name = released_name(name, num_draft_blocks)
+    stacked = re.fullmatch(r"(.*\.experts)\.(w[123])", name)
+    if stacked is None:
+        yield parameter, name
+        return
+    for expert, part in enumerate(parameter):
+        yield part, f"{stacked[1]}.{expert}.{stacked[2]}.weight"
+
+
+def released_name(name: str, num_draft_blocks: int) -> str:
+    """The released name of a parameter or module of Network; of stacked experts, what comes before
+    an expert's number."""
     last = num_draft_blocks - 1
     for pattern, released in (
         (r"hc_(attn|ffn)\.(fn|base|scale)$", r"hc_\1_\2"),
@@ -115,9 +150,4 @@ def released_names(
         (r"^draft\.(norm|markov_head|confidence_head)\.", rf"mtp.{last}.\1."),
     ):
         name = re.sub(pattern, released, name)
-    stacked = re.fullmatch(r"(.*\.experts)\.(w[123])", name)
-    if stacked is None:
-        yield parameter, name
-        return
-    for expert, part in enumerate(parameter):
-        yield part, f"{stacked[1]}.{expert}.{stacked[2]}.weight"
+    return name

@@ -84,7 +84,7 @@ class Drafter:
         main = (self._tensor(slots)[:, None] * ring + before % ring).flatten()
         store = DraftStore(
             {
-                block: pool.flatten(0, 1).index_select(0, main).to(network.setup.dtype)
+                block: pool.flatten(0, 1).index_select(0, main)
                 for block, pool in self.pools.draft_window.items()
             }
         )

@@ -30,7 +30,8 @@ class EntryIndex:
     members: Tensor
     positions: Tensor
     write: Tensor
-    table: Tensor
+    blocks: Tensor
+    per_block: int
     num_visible: Tensor
 
 
@@ -218,11 +219,13 @@ def _entries(rows: _Rows, plan: StepPlan, ratio: int, spare_block: int) -> Entry
     first_row = rows.tensor(rows.first_row[sequence])[:, None]
     # What was pooled of a token before this step is the row of its sequence in the kept part.
     kept = len(rows.position) + of_entry[:, None]
-    places = block_tables[:, :, None] * per_block + np.arange(per_block)
-    # Whole blocks: the width then has no small values, for which a library sums in another order.
-    width = -(-((most + counts) // ratio).max() // per_block) * per_block
-    table = rows.tensor(np.maximum(places.reshape(len(counts), -1)[:, :width], 0))
-    write = table[of_entry, entry.clamp_max(table.shape[1] - 1)] if width else entry
+    # Only the device knows where a sequence ends: blocks for the furthest that it may come.
+    num_blocks = -(-int(((most + counts) // ratio).max()) // per_block)
+    blocks = rows.tensor(np.maximum(block_tables[:, :num_blocks], 0))
+    write = entry
+    if blocks.shape[1]:
+        block = blocks[of_entry, (entry // per_block).clamp_max(blocks.shape[1] - 1)]
+        write = block * per_block + entry % per_block
     if (plan.entry_starts > least).any():
         # Others may read them, and what a replay makes of them is another thing.
         kept_before = rows.tensor(plan.entry_starts.astype(np.int64))[of_entry]
@@ -235,6 +238,7 @@ def _entries(rows: _Rows, plan: StepPlan, ratio: int, spare_block: int) -> Entry
         members=torch.where(back >= 0, first_row + back, kept),
         positions=entry * ratio,
         write=write,
-        table=table,
+        blocks=blocks,
+        per_block=per_block,
         num_visible=(rows.position + 1) // ratio,
     )

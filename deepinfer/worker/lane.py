@@ -14,6 +14,7 @@ import torch
 
 from deepinfer.step import DraftPlan, Drafts, SamplePlan, StepPlan, StepResult
 from deepinfer.worker.blobs import load, start_save
+from deepinfer.worker.faults import named_faults
 from deepinfer.worker.worker import Worker
 
 T = TypeVar("T")
@@ -28,7 +29,9 @@ class Pending(Generic[T]):
     def result(self) -> T:
         """Wait for it. Raises what the call, or one before it, raised."""
         wait, _ = self._call.result()
-        return wait()
+        # A device that works on its own fails where its results are waited for.
+        with named_faults("a step"):
+            return wait()
 
     @property
     def taken_s(self) -> float:
@@ -119,7 +122,8 @@ class Lane:
             raise LaneError("a call before this one failed")
         start = time.perf_counter()
         try:
-            return function(), time.perf_counter() - start
+            with named_faults("a step"):
+                return function(), time.perf_counter() - start
         except BaseException:
             self._has_failed = True
             raise

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS
+from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS, vector_bytes
 from deepinfer.config.layers import plan_layers
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.words import Storage
 
 
 @dataclass(frozen=True)
 class Pools:
-    """All tensors, by layer id.
+    """All tensors, by layer id. Rows are values, [.., C] and [.., Ci], or bytes where caches are
+    packed (spec 14.2 to 14.4: codes, then scales).
 
     window: [num_slots, W + SLACK_ROWS, C], position p in row p modulo the ring.
     draft_window: the same for the draft blocks, by their number.
@@ -44,19 +46,22 @@ def make_pools(
     num_blocks: int,
     num_slots: int,
     *,
-    dtype: torch.dtype = torch.bfloat16,
+    storage: Storage = "bfloat16",
     device: str = "cpu",
 ) -> Pools:
     """Allocate, zeroed. Values in the caches' formats are exact in bfloat16, whatever is computed
     in.
     """
+    dtype = torch.uint8 if storage == "packed" else getattr(torch, storage)
 
     def zeros(*shape: int, kept_as: torch.dtype = dtype) -> Tensor:
         return torch.zeros(*shape, dtype=kept_as, device=device)
 
     plans, head = plan_layers(config), config.head_dim
+    vector = vector_bytes(config, storage)
+    entry, key = vector.entry // dtype.itemsize, vector.index_key // dtype.itemsize
     sources = {plan.layer_id: BLOCK_TOKENS // plan.ratio for plan in plans if plan.owns_kv}
-    ring = (num_slots, config.sliding_window + SLACK_ROWS, head)
+    ring = (num_slots, config.sliding_window + SLACK_ROWS, vector.window // dtype.itemsize)
     return Pools(
         window={plan.layer_id: zeros(*ring) for plan in plans},
         draft_window={block: zeros(*ring) for block in range(config.num_nextn_predict_layers)},
@@ -66,11 +71,8 @@ def make_pools(
             if plan.owns_kv and plan.ratio > 1
         },
         token_ids=zeros(num_slots, SLACK_ROWS, kept_as=torch.int32),
-        entries={layer: zeros(num_blocks + 1, rows, head) for layer, rows in sources.items()},
-        keys={
-            layer: zeros(num_blocks + 1, rows, config.index_head_dim)
-            for layer, rows in sources.items()
-        },
+        entries={layer: zeros(num_blocks + 1, rows, entry) for layer, rows in sources.items()},
+        keys={layer: zeros(num_blocks + 1, rows, key) for layer, rows in sources.items()},
     )
 
 

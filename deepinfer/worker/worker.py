@@ -175,7 +175,8 @@ class Worker:
                 ratio: EntryRows(
                     members=rows.members,
                     positions=rows.positions,
-                    table=rows.table,
+                    blocks=rows.blocks,
+                    per_block=rows.per_block,
                     num_visible=rows.num_visible,
                 )
                 for ratio, rows in index.entries.items()

@@ -8,7 +8,8 @@ from deepinfer.__main__ import app
 from tests.architecture.tree import ROOT
 
 ENGINE = (
-    *("--device", "--dtype", "--weight-dtype", "--act-quant", "--load-format", "--max-model-len"),
+    *("--device", "--dtype", "--weight-dtype", "--act-quant", "--load-format"),
+    *("--expert-shard", "--engram-memory", "--max-model-len"),
     *("--max-num-seqs", "--max-num-batched-tokens", "--kv-cache-bytes"),
     *("--gpu-memory-utilization", "--async-scheduling", "--batch-invariant", "--num-threads"),
     *("--replay", "--keep-tokens", "--enable-prefix-caching", "--prefix-replay"),

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from deepinfer.config.model import ModelConfig
-from deepinfer.kernels.kernelset import KernelSet, Rotary, load_kernels
+from deepinfer.kernels.backends import load_kernels
+from deepinfer.kernels.kernelset import KernelSet
+from deepinfer.kernels.values import Rotary, Written
 from deepinfer.model.basic import HyperMix, RMSNorm
-from deepinfer.model.layer import Layer
+from deepinfer.model.layer import Flow, Layer
 from deepinfer.model.network import Network
 from tests.golden.goldens import PROMPTS, load_golden
 from tests.laws.networks import golden_source, run_whole
@@ -128,13 +130,11 @@ def zero_router_bias(network: Network) -> None:
         layer.ffn.gate.bias.zero_()
 
 
-def own_pre(
-    layer: Layer, streams: Tensor, _pre: Tensor, mix: HyperMix, norm: RMSNorm, sublayer: Callable
-) -> tuple[Tensor, Tensor]:
+def own_pre(layer: Layer, flow: Flow, mix: HyperMix, norm: RMSNorm, sublayer: Callable) -> Flow:
     """A sublayer's input collapsed with its own `pre` instead of the preceding one's."""
-    pre, post, comb = mix(streams)
-    y = sublayer(norm(layer.kernels.hyper_collapse(streams, pre)))
-    return layer.kernels.hyper_expand(y, streams, post, comb), pre
+    entered = mix(flow.streams, flow.pre, flow.written, norm)
+    y = sublayer(norm(layer.kernels.hyper_collapse(entered.streams, entered.pre)))
+    return Flow(entered.streams, entered.pre, Written(y, entered.post, entered.comb))
 
 
 def comb_transposed(kernels: KernelSet) -> KernelSet:

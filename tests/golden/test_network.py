@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.model.batch import make_batch
 from tests.golden.goldens import PROMPTS, assert_close, load_golden
 from tests.laws.networks import (
@@ -198,18 +199,18 @@ def test_routing(name):
 
 
 LAYER_TENSORS: dict[str, Callable[[Seen, str], Tensor]] = {
-    "streams": lambda run, layer: run.output(layer)[0],
-    "pre_mix": lambda run, layer: run.output(layer)[1],
-    "attn_in": lambda run, layer: run.output(f"{layer}.attn_norm"),
+    "streams": lambda run, layer: run.flow(layer).streams,
+    "pre_mix": lambda run, layer: run.output(layer).pre,
+    "attn_in": lambda run, layer: run.output(f"{layer}.hc_attn").u,
     "attn_out": lambda run, layer: run.output(f"{layer}.attn"),
-    "ffn_in": lambda run, layer: run.output(f"{layer}.ffn_norm"),
+    "ffn_in": lambda run, layer: run.output(f"{layer}.hc_ffn").u,
     "ffn_out": lambda run, layer: run.output(f"{layer}.ffn"),
-    "mix_attn_pre": lambda run, layer: run.output(f"{layer}.hc_attn")[0],
-    "mix_attn_post": lambda run, layer: run.output(f"{layer}.hc_attn")[1],
-    "mix_attn_comb": lambda run, layer: run.output(f"{layer}.hc_attn")[2],
-    "mix_ffn_pre": lambda run, layer: run.output(f"{layer}.hc_ffn")[0],
-    "mix_ffn_post": lambda run, layer: run.output(f"{layer}.hc_ffn")[1],
-    "mix_ffn_comb": lambda run, layer: run.output(f"{layer}.hc_ffn")[2],
+    "mix_attn_pre": lambda run, layer: run.output(f"{layer}.hc_attn").pre,
+    "mix_attn_post": lambda run, layer: run.output(f"{layer}.hc_attn").post,
+    "mix_attn_comb": lambda run, layer: run.output(f"{layer}.hc_attn").comb,
+    "mix_ffn_pre": lambda run, layer: run.output(f"{layer}.hc_ffn").pre,
+    "mix_ffn_post": lambda run, layer: run.output(f"{layer}.hc_ffn").post,
+    "mix_ffn_comb": lambda run, layer: run.output(f"{layer}.hc_ffn").comb,
 }
 
 
@@ -236,11 +237,13 @@ def test_layer_tensors(name, tensor):
 def test_ends_of_the_stack():
     """Guards what lies outside the layers: the streams' start, Engram, the last collapse."""
     expected, run = load_golden("a").tensors, seen("a", "fp32", "p40")
-    assert_close(run.input("layers.0"), expected["p40/streams_in.fp32"], 0)
+    assert_close(run.input("layers.0").streams, expected["p40/streams_in.fp32"], 0)
     for layer in golden_source("a").config.engram_layer_ids:
         actual = run.output(f"layers.{layer}.engram")
         assert_close(actual, expected[f"p40/engram_out.layer{layer}.fp32"], 1e-4)
-    assert_close(run.input("norm"), expected["p40/collapsed.fp32"], 1e-4)
+    last = run.flow(f"layers.{golden_source('a').config.num_hidden_layers - 1}")
+    collapsed = load_kernels().hyper_collapse(last.streams, last.pre)
+    assert_close(collapsed, expected["p40/collapsed.fp32"], 1e-4)
 
 
 @pytest.mark.parametrize("name", PROMPTS)

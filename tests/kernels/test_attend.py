@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.kernels.reference import attend
 
 KERNELS = load_kernels()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 
 KERNELS = load_kernels()
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.kernels.reference.quant import round_trip_fp8
 from tests.laws.networks import golden_source, run_whole
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from deepinfer.kernels.kernelset import load_kernels, rotary
+from deepinfer.kernels.backends import load_kernels
+from deepinfer.kernels.values import rotary
 
 KERNELS = load_kernels()
 

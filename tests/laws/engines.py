@@ -15,7 +15,7 @@ from torch import Tensor
 from deepinfer.cache.blocks import BlockPool
 from deepinfer.cache.slots import SlotPool
 from deepinfer.cache.tiers import Tiers
-from deepinfer.config.words import Accept, DraftSchedule, PrefixReplay
+from deepinfer.config.words import Accept, DraftSchedule, PrefixReplay, Storage
 from deepinfer.engine.drafting import Drafting
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.grammars import Grammars
@@ -73,7 +73,7 @@ def make_engine(
     num_slots: int = 8,
     num_rows: int = 512,
     max_model_len: int = 512,
-    kept_as: torch.dtype = torch.bfloat16,
+    kept_as: Storage = "bfloat16",
     keep_tokens: int | None = None,
     grammars: Grammars | None = None,
     drafts: Drafts = NO_DRAFTS,
@@ -98,7 +98,7 @@ def make_engine(
         if prefix is None
         else PrefixCache("m", "f", config.sliding_window, config.num_hidden_layers, prefix, tiers),
     )
-    pools = make_pools(config, num_blocks, num_slots, dtype=kept_as)
+    pools = make_pools(config, num_blocks, num_slots, storage=kept_as)
     drafter = Drafter(network, pools) if drafts.num_drafts else None
     return Engine(
         scheduler,
@@ -197,14 +197,10 @@ def run_jobs(engine: Engine, tokenizer: Tokenizer, jobs: Sequence[Job]) -> list[
 
 def run_plan(worker: Worker, plan: StepPlan) -> Tensor:
     """The logits of all rows of a plan that draws no token: float32 [T, vocab]."""
-    kept: list[Tensor] = []
-    hook = worker.network.norm.register_forward_hook(lambda _m, _i, out: kept.append(out))
-    try:
-        worker.launch(plan)
-    finally:
-        hook.remove()
+    worker.launch(plan)
+    assert worker._launched is not None
+    final = worker._launched.hidden.final
     worker.sample(build_sample_plan([]))
-    (final,) = kept
     with torch.inference_mode():
         return worker.network.head(final)
 

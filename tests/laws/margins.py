@@ -8,7 +8,7 @@ and this measures which they are.
 import torch
 from torch import Tensor
 
-from deepinfer.model.indexer import Selection
+from deepinfer.kernels.values import Selection
 from deepinfer.model.network import Network
 from tests.laws.networks import run_recorded
 

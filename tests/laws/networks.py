@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from deepinfer.checkpoint.load import Checkpoint, open_checkpoint
 from deepinfer.config.model import ModelConfig, read_model_config
-from deepinfer.kernels.kernelset import KernelSet, load_kernels
+from deepinfer.kernels.backends import load_kernels
+from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.model.batch import FreshStore, GrowingStore, make_batch
 from deepinfer.model.draft import DraftStore, Proposal, draft_batch
+from deepinfer.model.layer import Flow
 from deepinfer.model.network import Hidden, Network
 from deepinfer.oracle.model import Oracle
 from deepinfer.tokenizer.compress import build_token_map
@@ -178,7 +180,11 @@ class Seen(NamedTuple):
         (call,) = self.calls[module]
         return call.output
 
-    def input(self, module: str) -> Tensor:
+    def flow(self, layer: str) -> Flow:
+        """What a layer handed on, with all that it wrote in the streams."""
+        return self.output(layer).settled(load_kernels())
+
+    def input(self, module: str) -> Any:
         (call,) = self.calls[module]
         return call.inputs[0]
 
@@ -220,7 +226,8 @@ def run_draft(
         hidden = hidden.unflatten(0, (len(anchors), -1))
         proposal = network.draft.propose(hidden, golden_ids, network.head, pick)
     transitions = [call.output for call in calls["draft.markov_head.head"]]
-    stages = [calls[f"draft.blocks.{i}"][0].output[0] for i in range(len(network.draft.blocks))]
+    flows = [calls[f"draft.blocks.{i}"][0].output for i in range(len(network.draft.blocks))]
+    stages = [flow.settled(network.kernels).streams for flow in flows]
     return Drafted(
         main_x=calls["draft.main_norm"][0].output,
         stages=[streams.unflatten(0, hidden.shape[:2]) for streams in stages],

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.kernels.kernelset import Rotary, load_kernels, rotary
+from deepinfer.kernels.backends import load_kernels
+from deepinfer.kernels.values import Rotary, rotary
 
 KERNELS = load_kernels()
 NUM_ROWS = 64

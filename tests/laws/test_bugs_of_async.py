@@ -60,7 +60,7 @@ def test_c12_logprobs(small: Small, num_drafts: int, schedule: Any) -> None:
         for n, length in enumerate((3, 8, 17, 33))
         for job in jobs_of([length], logprobs=(None, 4)[n % 2], temperature=0.6 * (n % 3), seed=n)
     ]
-    kept: Any = {"kept_as": torch.float32}
+    kept: Any = {"kept_as": "float32"}
     expected = run_jobs(make_engine(exact, **kept), small.tokenizer, jobs)
     with engines(exact) as make:
         engine = make(num_drafts, schedule, **kept)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepinfer.config.rope import rope_frequencies
+from deepinfer.kernels.reference.index import entry_table
 from deepinfer.model.batch import Batch, EntryRows, FreshStore, GrowingStore, make_batch
 from deepinfer.model.network import Network
 from tests.golden.goldens import assert_close, load_golden
@@ -124,7 +125,8 @@ def ragged_batch(network: Network, sequences: list[Tensor]) -> Batch:
         entries[ratio] = EntryRows(
             members=torch.cat([r.members + s for r, s in zip(rows, starts, strict=True)]),
             positions=torch.cat([r.positions for r in rows]),
-            table=padded([r.table + first for r, first in pairs], 0),
+            blocks=padded([entry_table(r.blocks, r.per_block) + first for r, first in pairs], 0),
+            per_block=1,
             num_visible=torch.cat([r.num_visible for r in rows]),
         )
     windows = [shifted(b.window_index, s) for b, s in zip(alone, starts, strict=True)]

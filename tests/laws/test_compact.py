@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
+from deepinfer.model.layer import Flow
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.tokenizer.tokenizer import Tokenizer
@@ -96,8 +96,8 @@ def test_rows_of_the_decoder_half(network: Network, tokenizer: Tokenizer, num_ro
     scored."""
     num_run = dict.fromkeys(range(len(network.layers)), 0)
 
-    def count(layer: Any, _inputs: object, output: tuple[Tensor, Tensor]) -> None:
-        num_run[layer.plan.layer_id] += len(output[0])
+    def count(layer: Any, _inputs: object, flow: Flow) -> None:
+        num_run[layer.plan.layer_id] += len(flow.streams)
 
     hooks = [layer.register_forward_hook(count) for layer in network.layers]
     try:

@@ -78,7 +78,7 @@ def test_second_and_third_token(
         num_blocks=BATCH,
         num_rows=2 * BATCH,
         max_model_len=64,
-        kept_as=torch.float32,
+        kept_as="float32",
         drafts=Drafts(3, schedule, "rejection", {1: 5.0, 1000: 1004.0}),
     )
     found = []

@@ -276,7 +276,7 @@ def test_greedy_is_the_networks_own(
     begins at another position."""
     prompt = some_ids(seed, length)
     job = Job(prompt, SamplingParams(temperature=0, max_tokens=12, ignore_eos=True))
-    engine = make_engine(exact, num_rows=num_rows, kept_as=torch.float32, keep_tokens=keep_tokens)
+    engine = make_engine(exact, num_rows=num_rows, kept_as="float32", keep_tokens=keep_tokens)
     (output,) = run_jobs(engine, tokenizer, [job])
     first = max(0, length - keep_tokens) if keep_tokens else 0
     assert output.token_ids == run_greedily(exact, prompt, 12, first)
@@ -291,9 +291,7 @@ def test_prompt_logprobs_are_a_whole_forward(
         Job(some_ids(length, length), SamplingParams(max_tokens=1, prompt_logprobs=True))
         for length in (1, 7, 8, 9, 16, 33, 129)
     ]
-    outputs = run_jobs(
-        make_engine(exact, num_rows=num_rows, kept_as=torch.float32), tokenizer, jobs
-    )
+    outputs = run_jobs(make_engine(exact, num_rows=num_rows, kept_as="float32"), tokenizer, jobs)
     for output in outputs:
         ids = torch.tensor(output.prompt_token_ids)
         logprobs = run_whole(exact, ids[None])[0, :-1].log_softmax(-1)

@@ -13,7 +13,7 @@ import torch
 
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.grammars import Grammars
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.model.engram import ResidentTable
 from deepinfer.model.network import Network
 from deepinfer.outputs import RequestOutput

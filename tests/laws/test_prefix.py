@@ -257,7 +257,7 @@ def test_bounded_is_the_oracle_under_the_same_rule(
 ) -> None:
     """A hit's replay sees too much or too little, or pending halves and n-grams of its first rows
     are not those of the text."""
-    engine = make_engine(exact, prefix="bounded", kept_as=torch.float32)
+    engine = make_engine(exact, prefix="bounded", kept_as="float32")
     tokens = some_ids(11, num_prompt + 6)
     forced = {"golden_token_ids": tokens[num_prompt:], "max_tokens": 6, "logprobs": 3}
     ask(engine, tokenizer, tokens[:num_prompt])

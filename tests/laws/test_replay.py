@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from torch import Tensor
 
+from deepinfer.model.layer import Flow
 from deepinfer.model.network import Network
 from tests.laws.networks import run_whole
 
@@ -20,9 +20,11 @@ def disturbed(network: Network, rows: slice) -> Iterator[None]:
     """Each layer of the decoder half hands on noise for these rows."""
     generator = torch.Generator().manual_seed(6)
 
-    def disturb(_module: object, _inputs: object, output: tuple[Tensor, Tensor]) -> None:
-        streams, _ = output
-        streams[rows] = torch.randn(streams[rows].shape, generator=generator).to(streams.dtype)
+    def disturb(_module: object, _inputs: object, flow: Flow) -> Flow:
+        flow = flow.settled(network.kernels)
+        of_rows = flow.streams[rows]
+        of_rows.copy_(torch.randn(of_rows.shape, generator=generator))
+        return flow
 
     hooks = [
         layer.register_forward_hook(disturb) for layer in network.layers if layer.plan.in_decoder

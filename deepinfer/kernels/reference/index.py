@@ -2,11 +2,14 @@
 everywhere.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer.kernels.reference.linear import row_product
+from deepinfer.kernels.values import EntryView
 
 # Largest tensors, in elements: keys of some sequences [b, N, Ci], and [rows, index heads, entries].
 # They are passed over several times: beyond a core's cache that takes three times as long.
@@ -42,6 +45,39 @@ def _scores(query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
         # Not a product of matrices: one row of weights would be summed in another order.
         parts.append((match * w.to(torch.float32)[..., None]).sum(2))
     return torch.cat(parts, 1)
+
+
+def scores_of_rows(
+    score: Callable[..., Tensor], query: Tensor, weights: Tensor, keys: Tensor, view: EntryView
+) -> Tensor:
+    """`score`, which is `index_scores`, for rows that belong to sequences: float32 [T, N].
+
+    query [T, Hi, Ci], weights [T, Hi], keys [*, Ci]; view: of the T rows.
+    """
+    table = entry_table(view.blocks, view.per_block)
+    # The last row is for padding, -1: to leave that out, the host would have to wait.
+    scores = query.new_empty(query.shape[0] + 1, table.shape[1], dtype=torch.float32)
+    for rows in view.groups:
+        safe = rows.clamp_min(0)
+        sequences = view.sequence_ids[safe[:, 0]]
+        scores[rows] = score(query[safe], weights[safe], keys, table[sequences])
+    return scores[:-1]
+
+
+def entry_table(blocks: Tensor, per_block: int) -> Tensor:
+    """Blocks int64 [B, n] of `per_block` entries -> store rows int64 [B, n * per_block]."""
+    of_block = torch.arange(per_block, device=blocks.device)
+    return (blocks[..., None] * per_block + of_block).flatten(1)
+
+
+def store_rows(selected: Tensor, view: EntryView) -> Tensor:
+    """Entry numbers [T, K] within each row's sequence -> rows of the store; -1 stays."""
+    if not view.blocks.shape[1]:
+        return selected
+    entry = selected.clamp_min(0)
+    block = view.blocks[view.sequence_ids].gather(1, entry // view.per_block)
+    rows = block * view.per_block + entry % view.per_block
+    return rows.masked_fill(selected < 0, -1)
 
 
 def select_entries(scores: Tensor, allowed: Tensor, topk: int) -> Tensor:

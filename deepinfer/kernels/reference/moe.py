@@ -58,11 +58,13 @@ def experts(
     """Weighted sum of each row's experts: [T, D] in x's dtype, added in float32 in ascending expert
     order.
 
-    x [T, D]; ids int64 [T, k] ascending; weights float32 [T, k]; w1, w3 [E, I, D]; w2 [E, D, I].
+    x [T, D]; ids int64 [T, k] ascending, -1 for one that adds nothing; weights float32 [T, k]; w1,
+    w3 [E, I, D]; w2 [E, D, I].
     The routing weight is applied before w2. `quantise` rounds the input of each of the three
     products.
     """
     topk = ids.shape[1]
+    weights, ids = weights.masked_fill(ids < 0, 0.0), ids.clamp_min(0)
     # Rows sorted by expert, so that each expert is one product over its own rows.
     by_expert = ids.flatten().argsort(stable=True)
     counts = ids.flatten().bincount(minlength=w1.shape[0]).tolist()

@@ -104,6 +104,15 @@ def decode_fp8_rows(weight: Tensor, scale: Tensor) -> Tensor:
     return weight.to(torch.float32) * scale.repeat_interleave(FP8_GROUP, -1)
 
 
+def gather_fp8_rows(codes: Tensor, scales: Tensor, row_ids: Tensor) -> Tensor:
+    """Some rows of uint8 e4m3 [height, C] and exponents [height, C / 32]: int64 [...] -> float32
+    [..., C], on the device of `row_ids`.
+    """
+    at = row_ids.to(codes.device)
+    values = codes[at].view(torch.float8_e4m3fn)
+    return decode_fp8_rows(values, decode_ue8m0(scales[at])).to(row_ids.device)
+
+
 def decode_fp4(packed: Tensor, scale: Tensor) -> Tensor:
     """Packed e2m1, int8 [..., C/2] (even column in the low nibble), scale [..., C/32] -> float32
     [..., C].

@@ -14,7 +14,7 @@ from deepinfer.bench.profile import (
     timed_kernels,
 )
 from deepinfer.bench.steps import Case
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from tests.unit.bench.small import CONFIG, small_network
 
 

@@ -5,7 +5,7 @@ import pytest
 from deepinfer.bench.toys import TOYS, toy_config
 from deepinfer.config.layers import Kind, plan_layers
 from deepinfer.errors import ConfigError
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.model.basic import Setup
 from deepinfer.model.network import Network
 from tests.unit.bench.small import CONFIG

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from deepinfer.cache.layout import (
-    Storage,
     block_parts,
     blocks_for,
     pool_sizes,
@@ -14,6 +13,7 @@ from deepinfer.cache.layout import (
     vector_bytes,
 )
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.words import Storage
 from deepinfer.errors import ConfigError
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from deepinfer.config.engine import EngineArgs, EngineConfig, engine_args, resolve
+from deepinfer.config.engine import EngineArgs, engine_args, resolve
+from deepinfer.config.engine_config import EngineConfig
 from deepinfer.config.machine import Machine
 from deepinfer.config.model import ModelConfig
 from deepinfer.errors import ConfigError
@@ -26,6 +27,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "max_model_len": (0, 1, -5, 4097, 10**30, 100.0, "100", True),
     "num_threads": (0, -1, 1025, 2.0, "2", True),
     "load_format": ("random", "safetensors", "", None, 1),
+    "expert_shard": ("", "1", "1/1", "-1/8", "8/8", "0/7", "0/0", "a/b", 1, True, "0/8 "),
+    "engram_memory": ("disk", "cpu", "", None, 1),
     "max_num_seqs": (0, -1, 65_537, 8.0, "8", None, True),
     "max_num_batched_tokens": (0, 255, 2**20 + 1, 512.0, "512", True),
     "kv_cache_bytes": (0, -1, 2**60 + 1, 1e9, "1G", True),
@@ -73,6 +76,11 @@ def test_defaults(tiny_config: ModelConfig) -> None:
         weight_dtype="auto",
         act_quant="off",
         load_format="auto",
+        kernels="reference",
+        slow_kernels="",
+        batch_invariant=True,
+        expert_shard=(0, 1),
+        engram_memory="file",
         max_model_len=4096,
         asked_model_len=False,
         max_num_seqs=256,

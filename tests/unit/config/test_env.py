@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from deepinfer.config.engine import EngineArgs
 from deepinfer.config.env import Environment, read_environment
 from deepinfer.config.env_names import ENV_NAMES, EnvName
+from deepinfer.engine.machine import with_environment
 from deepinfer.errors import ConfigError
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "environment.md"
@@ -112,7 +114,7 @@ def test_accepted_values_of_refused_names(row: EnvName) -> None:
         assert read_environment({row.name: value}) == Environment(None, None, ())
 
 
-@pytest.mark.parametrize("name", ["COMPUTE_SUM_SMALLER_PROBS", "BATCH_INVARIANT"])
+@pytest.mark.parametrize("name", ["COMPUTE_SUM_SMALLER_PROBS"])
 @pytest.mark.parametrize("value", ["off", "no", "FALSE", "1"])
 def test_bool_rule(name: str, value: str) -> None:
     """Only 0, empty, false and False are no: "off" and "FALSE" are yes to DeepInfer, and to us."""
@@ -161,3 +163,21 @@ def test_document_shows_every_row() -> None:
 def document_line(row: EnvName) -> str:
     accepted = ", ".join(row.accepted) or ("none" if row.status == "refused" else "any")
     return f"| {row.name} | {row.status} | {accepted} | {row.reason} |"
+
+
+@pytest.mark.parametrize(
+    ("value", "invariant", "on_device"),
+    [("1", True, True), ("0", None, False), ("false", None, False), ("", None, None)],
+)
+def test_names_of_a_gpu(value: str, invariant: bool | None, on_device: bool | None) -> None:
+    """A script's "no" switches off on a CPU what is free there, or its "yes" is lost."""
+    seen = read_environment(
+        {"DEEPINFER_BATCH_INVARIANT": value, "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE": value}
+    )
+    assert (seen.batch_invariant, seen.engram_on_device) == (invariant, on_device)
+    args = with_environment(EngineArgs(), seen)
+    assert args.batch_invariant == invariant
+    assert args.engram_memory == ("device" if on_device else "auto")
+    said = EngineArgs(batch_invariant=False, engram_memory="file")
+    kept = with_environment(said, seen)
+    assert (kept.batch_invariant, kept.engram_memory) == (False, "file")

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from deepinfer.config.engine import EngineArgs
 from deepinfer.engine.engine import Engine
@@ -43,8 +42,8 @@ def either(request: pytest.FixtureRequest) -> LoadedModel:
 
 
 def new_engine(model: LoadedModel, network: Network, *, is_ahead: bool) -> Engine:
-    options, sizes = lay_out(model.config, model.options)
-    pools = make_pools(model.config, sizes.num_blocks, sizes.num_slots, dtype=torch.float32)
+    options, sizes = lay_out(model.config, model.options, "bfloat16")
+    pools = make_pools(model.config, sizes.num_blocks, sizes.num_slots, storage="float32")
     worker = Worker(network, pools)
     scheduler = make_scheduler(options, sizes)
     return Engine(scheduler, worker, model.tokenizer.eos_ids, is_ahead=is_ahead)

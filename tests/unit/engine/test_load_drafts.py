@@ -8,7 +8,8 @@ import pytest
 
 from deepinfer import LLM, SamplingParams
 from deepinfer.cache.layout import PoolSizes
-from deepinfer.config.engine import EngineArgs, EngineConfig, resolve
+from deepinfer.config.engine import EngineArgs, resolve
+from deepinfer.config.engine_config import EngineConfig
 from deepinfer.config.env import Environment
 from deepinfer.config.machine import Machine
 from deepinfer.config.model import ModelConfig

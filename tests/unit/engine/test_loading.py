@@ -1,5 +1,6 @@
 """The stages of starting: their order, the choice of model and device, and what is refused when."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from deepinfer.config.engine import EngineArgs
+from deepinfer.config.machine import usable_device
 from deepinfer.engine import loading, machine
 from deepinfer.engine.loading import load_model
 from deepinfer.engine.machine import this_machine
@@ -225,3 +227,31 @@ def test_damaged_folder(tiny_dir: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((tiny_dir / name).read_bytes())
     with pytest.raises(CheckpointError):
         load_model(str(tmp_path), EngineArgs())
+
+
+def broken_init() -> None:
+    raise RuntimeError("CUDA driver initialization failed, you might not have a CUDA gpu.\nmore")
+
+
+def old_driver() -> bool:
+    warnings.warn(
+        "The NVIDIA driver on your system is too old (found version 11040).", stacklevel=1
+    )
+    return False
+
+
+@pytest.mark.parametrize(
+    ("is_available", "reason"),
+    [(old_driver, "driver on your system is too old"), (lambda: True, "initialization failed")],
+)
+def test_why_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, is_available: Callable[[], bool], reason: str
+) -> None:
+    """A wrong driver or a lost device is found after the weights are read, or looks like no GPU."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", broken_init)
+    with pytest.raises(ConfigError, match=reason) as found:
+        usable_device("cuda", this_machine("cuda"))
+    assert "\n" not in found.value.what
+    assert usable_device("auto", this_machine("auto")) == "cpu"

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from deepinfer.kernels.reference.index import entry_table
 from deepinfer.model.batch import FreshStore, GrowingStore, make_batch
 
 NONE = -1
@@ -13,7 +14,7 @@ def test_worked_example(tiny_config):
     rows = make_batch(tiny_config, torch.tensor([[10, 11, 12, 13, 14]])).entries[2]
     assert rows.members.tolist() == [[0, 1], [2, 3]]
     assert rows.positions.tolist() == [0, 2]
-    assert rows.table.tolist() == [[0, 1]]
+    assert entry_table(rows.blocks, rows.per_block).tolist() == [[0, 1]]
     assert rows.num_visible.tolist() == [0, 1, 1, 2, 2]
 
 
@@ -23,7 +24,7 @@ def test_decode_after_the_worked_example(tiny_config):
     rows = batch.entries[2]
     assert rows.members.tolist() == [[4, 5]]
     assert rows.positions.tolist() == [4]
-    assert rows.table.tolist() == [[0, 1, 2]]
+    assert entry_table(rows.blocks, rows.per_block).tolist() == [[0, 1, 2]]
     assert rows.num_visible.tolist() == [3]
     assert batch.positions.tolist() == [5]
     assert batch.token_ids.tolist() == [15]
@@ -45,7 +46,7 @@ def test_first_token(tiny_config):
     assert batch.window_index.tolist() == [[NONE] * 15 + [0]]
     assert batch.entries[1].num_visible.tolist() == [1]
     assert batch.entries[2].num_visible.tolist() == [0]
-    assert batch.entries[2].table.shape == (1, 0)
+    assert batch.entries[2].blocks.shape == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_rows_of_sequences(tiny_config):
 def test_entries_of_sequences(tiny_config):
     """Guards the tables: each sequence finds its own entries in the store."""
     rows = make_batch(tiny_config, torch.zeros(3, 5, dtype=torch.int64)).entries[2]
-    assert rows.table.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert entry_table(rows.blocks, rows.per_block).tolist() == [[0, 1], [2, 3], [4, 5]]
     assert rows.members.tolist() == [[0, 1], [2, 3], [5, 6], [7, 8], [10, 11], [12, 13]]
     assert rows.positions.tolist() == [0, 2] * 3
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.model.basic import Setup
 from deepinfer.model.draft import Draft, DraftStore, draft_batch
 

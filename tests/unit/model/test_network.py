@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from deepinfer.config.layers import Kind, plan_layers
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.model.basic import Setup
 from deepinfer.model.batch import FreshStore, make_batch
 from deepinfer.model.engram import ResidentTable
-from deepinfer.model.layer import start_streams
+from deepinfer.model.layer import start_flow
 from deepinfer.model.network import Network
 
 PARTS_OF_KIND = {
@@ -69,12 +69,12 @@ def test_network_without_draft(tiny_config):
     assert hidden.final.isfinite().all()
 
 
-def test_start_streams():
+def test_start_flow():
     """Guards the first sublayer: four equal streams, of which it reads the first alone."""
     x = torch.arange(6.0).view(2, 3)
-    streams, pre = start_streams(x, 4)
-    assert torch.equal(streams, x[:, None].repeat(1, 4, 1))
-    assert pre.tolist() == [[1, 0, 0, 0]] * 2
+    flow = start_flow(x, 4)
+    assert torch.equal(flow.streams, x[:, None].repeat(1, 4, 1))
+    assert flow.pre.tolist() == [[1, 0, 0, 0]] * 2
 
 
 def test_resident_table():

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepinfer.cache.layout import Storage, pool_sizes
+from deepinfer.cache.layout import pool_sizes
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.words import Storage
 from deepinfer.errors import ConfigError
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.tools.capacity import plan
 from deepinfer.tools.inspect import GROUPS
 from deepinfer.tools.plan import main, parse_bytes, plan_lines

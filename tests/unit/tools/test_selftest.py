@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.errors import ConfigError
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.tools import selftest as module
 from deepinfer.tools.selftest import main, selftest
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from deepinfer.kernels.kernelset import KernelSet, load_kernels
+from deepinfer.kernels.backends import load_kernels
+from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.kernels.reference.hyper import hyper_mix
 from deepinfer.model.batch import FreshStore, make_batch
 from deepinfer.model.draft import DraftStore, draft_batch

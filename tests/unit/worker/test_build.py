@@ -8,7 +8,7 @@ from torch import Tensor
 
 from deepinfer.checkpoint.index import open_index
 from deepinfer.checkpoint.load import Checkpoint, open_checkpoint
-from deepinfer.kernels.kernelset import load_kernels
+from deepinfer.kernels.backends import load_kernels
 from deepinfer.worker.build import build_network, released_names
 
 # Read row by row from the file; not used yet; applied to their weights.

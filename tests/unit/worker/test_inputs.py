@@ -17,6 +17,7 @@ from torch import Tensor
 
 from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS, blocks_for
 from deepinfer.config.model import ModelConfig
+from deepinfer.kernels.reference.index import entry_table
 from deepinfer.step import StepPlan
 from deepinfer.worker.inputs import Starts, StepIndex, index_step
 
@@ -165,16 +166,17 @@ class Memory:
         assert len(written) == sum(
             (position + 1) % ratio == 0 and position >= starts[name] for name, position in tags
         )
-        assert rows.table.shape[1] % (BLOCK_TOKENS // ratio) == 0
+        assert rows.per_block == BLOCK_TOKENS // ratio
+        table = entry_table(rows.blocks, rows.per_block)
         for row, (name, position) in enumerate(tags):
             visible = (position + 1) // ratio
             assert rows.num_visible[row] == visible
-            table = rows.table[index.sequence_ids[row], :visible].tolist()
-            found = [self.entries[ratio, place] for place in table]
+            places = table[index.sequence_ids[row], :visible].tolist()
+            found = [self.entries[ratio, place] for place in places]
             assert found == [
                 tuple((name, j * ratio + i) for i in range(ratio)) for j in range(visible)
             ]
-        assert (rows.table >= 0).all()
+        assert (table >= 0).all()
 
 
 def sequences_that_come(rng: random.Random, num: int) -> Iterator[Sequence]:
@@ -250,4 +252,5 @@ def test_widths_are_whole_blocks(tiny_config: ModelConfig) -> None:
     another order."""
     for done, width in ((0, 128), (127, 128), (128, 256)):
         plan = plan_of([(0, done, 1, [3, 4, 5])])
-        assert index_step(tiny_config, plan).entries[1].table.shape == (1, width)
+        rows = index_step(tiny_config, plan).entries[1]
+        assert rows.blocks.shape[1] * rows.per_block == width

@@ -6,12 +6,12 @@ from torch import Tensor
 
 from deepinfer.cache.layout import (
     SLACK_ROWS,
-    Storage,
     block_parts,
     slot_parts,
     total_bytes,
 )
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.words import Storage
 from deepinfer.worker.pools import PagedStore, Pools, StoreIndex, make_pools
 
 NONE = torch.empty(0, dtype=torch.int64)
@@ -29,7 +29,7 @@ def test_bytes_are_as_planned(
 ) -> None:
     """A11: what is allocated is more, or less, than what the budget was divided by and a block that
     is no sequence's."""
-    pools = make_pools(tiny_config, num_blocks, num_slots, dtype=getattr(torch, storage))
+    pools = make_pools(tiny_config, num_blocks, num_slots, storage=storage)
     expected = (num_blocks + 1) * total_bytes(block_parts(tiny_config, storage))
     expected += num_slots * total_bytes(slot_parts(tiny_config, storage))
     assert sum(pool.nbytes for pool in all_tensors(pools)) == expected

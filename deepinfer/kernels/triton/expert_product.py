@@ -1,0 +1,178 @@
+"""The product of sorted rows with their experts' weights, and what follows each in its registers.
+
+The weights are the left factor, so that few rows waste little of the tensor core. A sum runs over
+the input columns in one program and always in the same order: a row has the same bits in tiles of
+any size and in any batch.
+"""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from deepinfer.kernels.triton.expert_weights import DEPTH, REST, unpack_tile
+
+# The next block's weights go to registers that a product still reads: Triton 3.6 waits for its
+# first sixteen columns only (triton-lang/triton issue 9433).
+WAIT: tl.constexpr = tl.constexpr("wgmma.wait_group.sync.aligned 0; mov.b32 $0, $1;")
+
+
+class Tiling(NamedTuple):
+    """Shape of a program of the grouped product."""
+
+    rows: int
+    channels: int
+    num_warps: int
+    num_stages: int
+    max_registers: int | None = None
+
+
+def choose_tiling(pairs_per_expert: float) -> Tiling:
+    """The tiles for this many pairs an expert on average.
+
+    A tile that is too short unpacks an expert's weights twice; one that is too tall takes registers
+    from programs that would hide each other's waiting. Experts are not visited equally often, so
+    that the shortest leaves room for half as many again.
+    """
+    if pairs_per_expert <= 11:
+        return Tiling(16, 128, 4, 4, 128)  # four programs at a time on a multiprocessor
+    if pairs_per_expert <= 32:
+        return Tiling(32, 128, 4, 4)
+    if pairs_per_expert <= 64:
+        return Tiling(64, 128, 4, 4)
+    return Tiling(128, 256, 8, 4)
+
+
+def grouped_product(
+    x: Tensor,
+    words: Tensor,
+    scales: Tensor,
+    out: Tensor,
+    common: tuple[Tensor, Tensor, Tensor, int, float],
+    tiling: Tiling,
+    *,
+    is_down: bool = False,
+    is_fp8: bool = False,
+) -> None:
+    """One of the two grouped products; `common` is order, tiles, weights, topk and limit.
+
+    Gate and up: rows of x [T, K], results in sorted order. Down: rows in sorted order, results at
+    their pair's place in `out`.
+    """
+    channels = out.shape[1] * (1 if is_down else 2)
+    blocks = triton.cdiv(channels, tiling.channels)
+    _product[(blocks * (common[1].numel() // 3),)](
+        x,
+        words,
+        scales,
+        out,
+        *common,
+        x.shape[1],
+        out.shape[1],
+        words.shape[2],
+        blocks,
+        NUM_BLOCKS=words.shape[1],
+        IS_DOWN=is_down,
+        IS_FP8=is_fp8,
+        IS_EVEN=x.shape[1] % DEPTH == 0,
+        ROWS=tiling.rows,
+        CHANNELS=tiling.channels,
+        NATIVE=not triton.knobs.runtime.interpret,
+        REST=REST,
+        num_warps=tiling.num_warps,
+        num_stages=tiling.num_stages,
+        maxnreg=tiling.max_registers,
+    )
+
+
+@triton.jit
+def to_bfloat16(x, NATIVE: tl.constexpr):
+    """The interpreter's own cast cuts bits off."""
+    if NATIVE:
+        return x.to(tl.bfloat16)
+    bits = x.to(tl.uint32, bitcast=True)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return nearest.to(tl.uint16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def round_trip(x, COUNT: tl.constexpr):
+    """float32 [32 COUNT, N] to e4m3 with a power-of-two scale for 32 of the first axis, and back.
+
+    By bits: division and the cast differ between machines and the interpreter in their last bit.
+    """
+    groups = tl.reshape(x, (COUNT, 32, x.shape[1]))
+    largest = tl.maximum(tl.max(tl.abs(groups), 1), 1e-4)[:, None, :].to(tl.int32, bitcast=True)
+    # 448 is 1.75 * 2**8: a mantissa above 1.75 takes the next power of two.
+    scale = ((largest + 0x1FFFFF) & 0x7F800000) - (8 << 23)
+    # The step between e4m3 neighbours: an eighth of the power of two, 2**-9 scales at least.
+    power = tl.maximum(groups.to(tl.int32, bitcast=True) & 0x7F800000, scale - (6 << 23))
+    step = power - (3 << 23)
+    steps = groups * ((254 << 23) - step).to(tl.float32, bitcast=True)
+    # Adding and taking away 1.5 * 2**23 rounds to the nearest integer, ties to even.
+    nearest = (steps + 12582912.0) - 12582912.0
+    return tl.reshape(nearest * step.to(tl.float32, bitcast=True), x.shape)
+
+
+@triton.jit
+def _product(
+    x, words, scales, out, order, tiles, weights,
+    topk, limit, num_inputs, num_outputs, num_stored, num_parts,
+    NUM_BLOCKS: tl.constexpr, IS_DOWN: tl.constexpr, IS_FP8: tl.constexpr, IS_EVEN: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, NATIVE: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    tile, part = tl.program_id(0) // num_parts, tl.program_id(0) % num_parts
+    if tile >= tl.load(tiles):
+        return
+    entry = tiles + 1 + 3 * tile
+    expert = tl.load(entry).to(tl.int64)
+    at = tl.load(entry + 1) + tl.arange(0, ROWS)
+    inside = at < tl.load(entry + 2)
+    source = at if IS_DOWN else tl.load(order + at, mask=inside, other=0) // topk
+    channel = part * CHANNELS + tl.arange(0, CHANNELS)
+    column = tl.arange(0, 128)
+    x_at = x + source.to(tl.int64)[:, None] * num_inputs + column[None, :]
+    first = expert * NUM_BLOCKS * num_stored
+    word_at = words + first * 16 + channel[:, None] * 16 + tl.arange(0, 16)[None, :]
+    scale_at = scales + first * 4 + channel[:, None] * 4 + tl.arange(0, 4)[None, :]
+    total = tl.zeros([CHANNELS, ROWS], tl.float32)
+    for block in range(NUM_BLOCKS):
+        mask = inside[:, None]
+        if not IS_EVEN:
+            mask = mask & (column[None, :] < num_inputs - block * 128)
+        rows = tl.load(x_at, mask=mask, other=0.0)
+        weight = unpack_tile(tl.load(word_at), tl.load(scale_at), CHANNELS, NATIVE)
+        if NATIVE:
+            total = tl.dot(weight, tl.trans(rows), total)
+            tl.inline_asm_elementwise(WAIT, "=r,r", [block], dtype=tl.int32, is_pure=False, pack=1)
+        else:
+            # The interpreter would multiply the bits of bfloat16 as integers.
+            total = tl.dot(weight.to(tl.float32), tl.trans(rows).to(tl.float32), total)
+        x_at += 128
+        word_at += num_stored * 16
+        scale_at += num_stored * 4
+    total *= REST
+    # Read again, not kept: while the largest tile is summed there is no register left for them.
+    at = tl.load(entry + 1) + tl.arange(0, ROWS)
+    inside = at < tl.load(entry + 2)
+    pair = tl.load(order + at, mask=inside, other=0)
+    if IS_DOWN:
+        target = pair
+        result = to_bfloat16(total, NATIVE)
+    else:
+        target = at
+        channel = part * (CHANNELS // 2) + tl.arange(0, CHANNELS // 2)
+        both = tl.permute(tl.reshape(total, (CHANNELS // 16, 2, 8, ROWS)), (0, 2, 3, 1))
+        gate, up = tl.split(to_bfloat16(both, NATIVE).to(tl.float32))
+        # Comparisons, where minimum and maximum would turn NaN into a number.
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+        hidden = gate / (1.0 + tl.exp(-tl.where(gate < -80.0, -80.0, gate))) * up
+        weight = tl.load(weights + pair, mask=inside, other=0.0)
+        hidden = tl.reshape(hidden, (CHANNELS // 2, ROWS)) * weight[None, :]
+        result = to_bfloat16(hidden, NATIVE)
+        if IS_FP8:
+            result = round_trip(result.to(tl.float32), CHANNELS // 64).to(tl.bfloat16)
+    out_at = out + target.to(tl.int64)[None, :] * num_outputs + channel[:, None]
+    tl.store(out_at, result, mask=inside[None, :] & (channel[:, None] < num_outputs))

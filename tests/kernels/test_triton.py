@@ -1,0 +1,39 @@
+"""The Triton kernels where there is no GPU: their own tests, run by Triton's interpreter.
+
+In a process of their own: the interpreter is chosen when triton is imported.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).parents[2]
+# test_engine serves a whole model: nothing for an interpreter.
+FILES = [
+    file
+    for file in sorted((Path(__file__).parent / "triton").glob("test_*.py"))
+    if file.stem != "test_engine"
+]
+
+
+@pytest.mark.slow
+@pytest.mark.sample
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_interpreted(file: Path) -> None:
+    """A kernel computes something else than the reference: seen on a GPU only, which CI has not."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", str(file)],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout

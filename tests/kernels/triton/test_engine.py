@@ -1,0 +1,100 @@
+"""The demo model served by a GPU: its answers are the CPU's, and need no waiting or luck."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepinfer.entrypoints.llm import LLM
+from deepinfer.errors import DeviceError
+from deepinfer.sampling_params import SamplingParams
+from deepinfer.worker.faults import named_faults
+
+pytestmark = pytest.mark.gpu
+
+DEMO = Path(__file__).parents[3] / "models" / "demo"
+PROMPTS = [
+    "The house stood at the end of the road, and nobody",
+    "2 + 2 =",
+    "Copy: apple pear plum cherry. Copy: apple pear plum",
+    "In the morning the captain looked at the sea. " * 12,
+    '{"name": "Ann", "age":',
+    "def add(a, b):\n    return",
+    "Once upon a time there was a fox who",
+    "The capital of France is",
+]
+GREEDY = SamplingParams(temperature=0, max_tokens=32, logprobs=0, ignore_eos=True)
+
+
+def open_llm(device: str, **options: object) -> LLM:
+    return LLM(DEMO, device=device, max_num_seqs=16, max_model_len=1024, num_threads=8, **options)
+
+
+@pytest.fixture(scope="module")
+def needs_gpu(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("the interpreter takes hours")
+
+
+@pytest.fixture(scope="module")
+def gpu(needs_gpu: None) -> Iterator[LLM]:
+    with open_llm("cuda") as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def invariant(needs_gpu: None) -> Iterator[LLM]:
+    with open_llm("cuda", batch_invariant=True, draft_schedule="off") as llm:
+        yield llm
+
+
+def test_answers_of_the_cpu(gpu: LLM) -> None:
+    """Paging, packed rows or a kernel is wrong in a way that a single forward does not show."""
+    with open_llm("cpu") as cpu:
+        expected = cpu.generate(PROMPTS, GREEDY)
+    found = gpu.generate(PROMPTS, GREEDY)
+    same = total = 0
+    for one, other in zip(expected, found, strict=True):
+        ids, others = one.outputs[0].token_ids, other.outputs[0].token_ids
+        # Once they part, all that follows is another text.
+        first = next(
+            (i for i, (a, b) in enumerate(zip(ids, others, strict=True)) if a != b), len(ids)
+        )
+        same, total = same + first, total + len(ids)
+        if first < len(ids):
+            gap = abs(
+                one.outputs[0].logprobs[first].logprob - other.outputs[0].logprobs[first].logprob
+            )
+            print(f"part at {first} of {len(ids)}, logprobs {gap:.3f} apart")
+    print(f"{same} of {total} tokens before a difference")
+    assert same >= 0.8 * total
+
+
+def test_drafts_change_nothing(gpu: LLM) -> None:
+    """A verified draft is another row's, or a rejected one leaves something behind."""
+    with open_llm("cuda", draft_schedule="off") as plain:
+        without = plain.generate(PROMPTS, GREEDY)
+    same = sum(
+        one.outputs[0].token_ids == other.outputs[0].token_ids
+        for one, other in zip(gpu.generate(PROMPTS, GREEDY), without, strict=True)
+    )
+    print(f"{same} of {len(PROMPTS)} answers are the same with drafts")
+    assert same >= len(PROMPTS) // 2
+
+
+def test_batch_invariance(invariant: LLM) -> None:
+    """A row has other bits in another batch though the user paid for the same."""
+    together = invariant.generate(PROMPTS, GREEDY)
+    for prompt, expected in zip(PROMPTS, together, strict=True):
+        (alone,) = invariant.generate([prompt], GREEDY)
+        assert alone.outputs[0].token_ids == expected.outputs[0].token_ids
+        of_alone, of_both = alone.outputs[0].logprobs, expected.outputs[0].logprobs
+        assert [one.logprob for one in of_alone] == [one.logprob for one in of_both]
+
+
+def test_a_device_without_room(gpu: LLM) -> None:
+    """Out of memory kills the process, or leaves it hanging."""
+    with pytest.raises(DeviceError, match="no memory left"), named_faults("a test"):
+        torch.empty(2**45, dtype=torch.uint8, device="cuda")
+    assert gpu.generate(["after that"], GREEDY)[0].outputs[0].token_ids

@@ -1,0 +1,97 @@
+"""The router's choice against the reference (spec 8)."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from deepinfer.kernels.reference import moe as reference
+from deepinfer.kernels.triton.route import route
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """Memory that torch hands out is NaN: what a kernel leaves unwritten shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def check(logits, bias, topk, scale=1.5):
+    ids, weights = route(logits, bias, topk, scale)
+    score = torch.nn.functional.softplus(logits.double()).sqrt()
+    rank = (score + bias).sort(dim=-1, descending=True).values
+    # Another exp may order what lies closer than its error otherwise.
+    clear = rank[:, topk - 1] - rank[:, min(topk, rank.shape[1] - 1)] > 1e-5
+    if topk == rank.shape[1]:
+        clear[:] = True
+    theirs, their_weights = reference.route(logits, bias, topk, scale)
+    assert torch.equal(ids[clear], theirs[clear])
+    torch.testing.assert_close(weights[clear], their_weights[clear], rtol=1e-5, atol=0)
+    chosen = score.gather(1, ids)
+    exact = chosen / chosen.sum(-1, keepdim=True) * scale
+    error = ((weights - exact) / exact).abs().max().item() if len(exact) else 0.0
+    print(f"relerr {error:.2e}")
+    assert error <= 1e-5
+    assert (ids.diff() > 0).all() and (ids >= 0).all() and (ids < logits.shape[1]).all()
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3, 17])
+@pytest.mark.parametrize(("num_experts", "topk"), [(4, 4), (8, 1), (40, 3), (384, 6), (512, 8)])
+def test_route(generator, device, num_rows, num_experts, topk):
+    """Guards the choice and the weights, whatever the number of experts."""
+    logits = torch.randn((num_rows, num_experts), generator=generator).to(device) * 3
+    bias = torch.randn(num_experts, generator=generator).to(device)
+    check(logits, bias, topk)
+
+
+def test_route_many(generator, device, released):
+    """Guards the released shape."""
+    num_rows = 3000 if released else 40
+    logits = torch.randn((num_rows, 384), generator=generator).to(device)
+    check(logits, torch.randn(384, generator=generator).to(device) * 0.1, 6)
+
+
+def test_extremes(generator, device):
+    """Guards the softplus: neither end overflows, loses all digits or ends in NaN."""
+    logits = torch.linspace(-80, 100, 64).to(device)[None]
+    for shift in (0.0, 5.0):
+        check(logits + shift, torch.zeros(64, device=device), 64)
+
+
+def test_ties(device):
+    """Guards ties, both zeros among them: the lower expert wins, and nobody is chosen twice."""
+    logits = torch.zeros(2, 40, device=device)
+    logits[1, 20:] = 1.0
+    bias = torch.zeros(40, device=device)
+    ids, _ = route(logits, bias, 6, 1.0)
+    assert ids.tolist() == [[0, 1, 2, 3, 4, 5], [20, 21, 22, 23, 24, 25]]
+    silent = torch.full((1, 40), -1000.0, device=device)
+    bias[::2] = -0.0
+    assert route(silent, bias, 6, 1.0)[0].tolist() == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_not_a_number(device):
+    """Guards the ids of a broken row: in range and distinct, as whoever reads them needs."""
+    logits = torch.full((1, 40), torch.nan, device=device)
+    ids, weights = route(logits, torch.zeros(40, device=device), 6, 1.0)
+    assert ids.tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert weights.isnan().all()
+
+
+def test_batches(generator, device):
+    """Guards batch invariance."""
+    logits = torch.randn((11, 384), generator=generator).to(device)
+    bias = torch.zeros(384, device=device)
+    whole = route(logits, bias, 6, 1.5)
+    for part in (slice(0, 1), slice(10, 11), slice(3, 5)):
+        for ours, all_of_them in zip(route(logits[part], bias, 6, 1.5), whole, strict=True):
+            assert torch.equal(ours, all_of_them[part])
+
+
+def test_too_few(device):
+    """Guards against ids of experts that do not exist."""
+    with pytest.raises(ValueError, match="topk 3 of 2"):
+        route(torch.zeros(1, 2, device=device), torch.zeros(2, device=device), 3, 1.0)
