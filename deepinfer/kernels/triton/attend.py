@@ -232,7 +232,7 @@ def _combine_kernel(
     odd = tl.zeros((BLOCK_H, C // 2), tl.float32)
     for i in tl.static_range(SPAN):
         slot = row * splits + i
-        inside = is_head & (slot < (row + 1) * splits)
+        inside = head < tl.where(i < splits, heads, 0)
         fade = tl.load(stats + 2 * slot * heads + head, mask=inside, other=-float("inf"))
         fade = tl.exp2(fade - top)[:, None]
         where = (slot * heads + head)[:, None] * C + column
