@@ -27,7 +27,7 @@ def linear_quantised(
 def invariant(x: Tensor, weight: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """x [..., in] times weight [out, in]: a row has the same bits in any batch."""
     rows = x.reshape(-1, x.shape[-1])
-    return linear.linear_invariant(rows, weight, dtype).view(*x.shape[:-1], -1)
+    return linear.linear_invariant(rows, weight, dtype).view(*x.shape[:-1], weight.shape[0])
 
 
 def invariant_float32(x: Tensor, weight: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def linear_float32(x: Tensor, weight: Tensor) -> Tensor:
     if not x.is_cuda:
         return reference_linear.linear_float32(x, weight)
     flat = x.reshape(-1, x.shape[-1])
-    return torch.mm(flat, weight.t(), out_dtype=torch.float32).view(*x.shape[:-1], -1)
+    return torch.mm(flat, weight.t(), out_dtype=torch.float32).view(*x.shape[:-1], len(weight))
 
 
 def grouped_linear(x: Tensor, weight: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepinfer.kernels.triton.index_scores import EntryPlaces
-from deepinfer.kernels.triton.select_kernels import GREATEST, NONE, choose, number, sieve
+from deepinfer.kernels.triton.select_kernels import GREATEST, choose, numbers, sieve
 
 _STEP = 8192  # scores that a program of the sieve has in its registers
 _DIRECT = 4096  # rows of so many places need no sieve
@@ -183,7 +183,7 @@ def _best_of_blocks(
     held = (within < SIZE) & (entry < num_entries)
     top = tl.full((BLOCKS,), -float("inf"), tl.float32)
     if tl.program_id(1) * BLOCKS * SIZE < visible:
-        score = number(tl.load(scores + row * num_entries + entry, mask=held, other=NONE))
+        score = numbers(scores + row * num_entries, entry, held)
         score = tl.where(score <= float("inf"), tl.minimum(score, GREATEST), float("inf"))
         score = tl.where((entry < visible) & (within < SIZE), score, -float("inf"))
         top = tl.max(score, 1)

@@ -5,7 +5,6 @@ import triton.language as tl
 
 # bfloat16's greatest finite number: infinity is kept for what must win.
 GREATEST: tl.constexpr = tl.constexpr(3.3895313892515355e38)
-NONE: tl.constexpr = tl.constexpr(-128)  # the bits of -inf, as int16
 
 
 @triton.jit
@@ -109,7 +108,7 @@ def choose(
         place = tl.load(listed + place, mask=is_listed, other=0)
     else:
         is_listed = place < limit
-    score = _ranked(number(tl.load(scores + place, mask=is_listed, other=NONE)))
+    score = _ranked(numbers(scores, place, is_listed))
     least = _at_least(_kth(score, topk))
     above, equal = (score > least).to(tl.int32), (score == least).to(tl.int32)
     # Of the places that tie for the last ones, the first. Two counts in one scan, below 2**15 each.
@@ -188,13 +187,16 @@ def _limit(num_visible, row, width, PER_LIMIT: tl.constexpr, TIMES: tl.constexpr
 def _read(scores, at, width, STEP: tl.constexpr):
     """Scores of places at..at+STEP-1, float32, -inf from `width` on."""
     place = at + tl.arange(0, STEP)
-    return number(tl.load(scores + place, mask=place < width, other=NONE))
+    return numbers(scores, place, place < width)
 
 
 @triton.jit
-def number(bits):
-    """bfloat16 by its bits, int16, as float32."""
-    return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+def numbers(scores, place, mask):
+    """bfloat16 by its bits, int16, as float32; -inf where there is none."""
+    # Not by `other` of the load: Triton 3.6 fills every second of eight with a NaN.
+    bits = tl.load(scores + place, mask=mask, other=0)
+    score = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    return tl.where(mask, score, -float("inf"))
 
 
 @triton.jit

@@ -34,7 +34,8 @@ def dtypes(device: str) -> list[torch.dtype]:
 
 def within(actual: Tensor, expected: Tensor, dtype: torch.dtype, device: str) -> float:
     """The largest error, in units of the magnitude, after asserting that the dtype explains it."""
-    bf16 = 2**-7 if device == "cuda" else 2**-6
+    # Streams, their sum and its norm are rounded in turn: 2**-8 each, more where a sum cancels.
+    bf16 = 2**-6
     error = (actual.double() - expected).abs() / expected.abs().clamp_min(expected.abs().mean())
     worst = error.max().item()
     assert worst <= (1e-5 if dtype == torch.float32 else bf16), worst

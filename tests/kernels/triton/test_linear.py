@@ -55,8 +55,9 @@ def check_gemv(generator, device, num_rows, shape):
     assert actual.shape == (num_rows, shape[1]) and actual.dtype == x.dtype
     error = error_of(actual, x.double() @ weight.T)
     print(f"relerr {error:.2e}")
-    # The largest of a row is some times its mean square, and bf16 has 8 bits.
-    assert error <= (2**-6 if device == "cuda" else 1e-5)
+    # The largest of a row is four times its mean square and more, where half a step of bf16 is
+    # 2**-6; the float32 sum adds a little.
+    assert error <= (1.01 * 2**-6 if device == "cuda" else 1e-5)
 
 
 @pytest.mark.parametrize("shape", GEMV_TOYS)
