@@ -41,7 +41,7 @@ def choose_tiling(pairs_per_expert: float) -> Tiling:
         return Tiling(32, 128, 4, 4)
     if pairs_per_expert <= 64:
         return Tiling(64, 128, 4, 4)
-    return Tiling(128, 256, 8, 4)
+    return Tiling(128, 128, 4, 3)
 
 
 def grouped_product(
