@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deepinfer.config.engine import engine_args
 from deepinfer.config.env import set_thread_policy
@@ -67,14 +67,21 @@ def main(handle: int) -> None:
 
 def model_info(model: "LoadedModel") -> ModelInfo:
     """What the HTTP process must know of a model."""
-    options = {f.name: getattr(model.options, f.name) for f in fields(model.options)}
+    options = {f.name: _shown(getattr(model.options, f.name)) for f in fields(model.options)}
     return ModelInfo(
         folder=str(model.folder.resolve()),
         vocab_size=model.config.vocab_size,
         max_model_len=model.options.max_model_len,
-        options={k: str(v) if isinstance(v, Path) else v for k, v in options.items()},
+        options=options,
         stages=list(model.stages.items()),
     )
+
+
+def _shown(value: Any) -> Any:
+    """An option as messages may hold it; a share of many as it is said, 0/8."""
+    if isinstance(value, tuple):
+        return "/".join(map(str, value))
+    return str(value) if isinstance(value, Path) else value
 
 
 def _crash(
