@@ -36,6 +36,11 @@ class EntryView(NamedTuple):
     num_visible: Tensor
     groups: tuple[Tensor, ...]
 
+    @property
+    def num_entries(self) -> int:
+        """How many entries a sequence has room for."""
+        return self.blocks.shape[1] * self.per_block
+
 
 class CandidateRule(NamedTuple):
     """Blocks of `block_size` entries; the best `topk_blocks` of them are kept (spec 7.5)."""

@@ -181,17 +181,15 @@ class TritonKernels(KernelSet):
     ) -> Entered:
         """Two kernels."""
         fn, scale, base, norm_eps, eps, num_iters = mix
-        return Entered(
-            *hyper.hyper_enter(
-                streams,
-                pre,
-                written,
-                (fn, scale, base),
-                norm[0],
-                norm_eps=norm_eps,
-                eps=eps,
-                num_iters=num_iters,
-            )
+        return hyper.hyper_enter(
+            streams,
+            pre,
+            written,
+            (fn, scale, base),
+            norm[0],
+            norm_eps=norm_eps,
+            eps=eps,
+            num_iters=num_iters,
         )
 
     def write_streams(self, streams: Tensor, written: Written | None) -> Tensor:

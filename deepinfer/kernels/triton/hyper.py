@@ -5,8 +5,6 @@ all need the same streams: the first kernel reads them once, in tiles of rows an
 leaves partial sums; the second adds these in a fixed order and finishes every row.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 from torch import Tensor
@@ -14,6 +12,7 @@ from torch import Tensor
 from deepinfer.kernels.triton.hyper_finish import finish, norm_rows
 from deepinfer.kernels.triton.hyper_tile import tile
 from deepinfer.kernels.triton.linear import dot_dtype
+from deepinfer.kernels.values import Entered, Written
 
 _ROWS = 64  # what one wgmma takes; fewer would be another instruction, and maybe other bits
 _COLUMNS = 32
@@ -26,40 +25,10 @@ _MIX_ROWS = 8
 _FINISH_WARPS = 4
 
 
-class Write(NamedTuple):
-    """A sublayer's output y [T, D] and how it enters the streams: post float32 [T, M], comb float32
-    [T, M, M].
-    """
-
-    y: Tensor
-    post: Tensor
-    comb: Tensor
-
-
-class Mix(NamedTuple):
-    """A sublayer's parameters, float32: fn [M * (M + 2), M * D], scale [3], base [M * (M + 2)]."""
-
-    fn: Tensor
-    scale: Tensor
-    base: Tensor
-
-
-class Entered(NamedTuple):
-    """streams [T, M, D] as written; u [T, D], the sublayer's normed input; float32 coefficients pre
-    [T, M], post [T, M], comb [T, M, M].
-    """
-
-    streams: Tensor
-    u: Tensor
-    pre: Tensor
-    post: Tensor
-    comb: Tensor
-
-
 def hyper_enter(
     streams: Tensor,
     pre: Tensor,
-    write: tuple[Tensor, Tensor, Tensor] | None,
+    write: Written | None,
     mix: tuple[Tensor, Tensor, Tensor],
     norm_weight: Tensor,
     *,
@@ -70,9 +39,9 @@ def hyper_enter(
     """From one sublayer into the next: `hyper_expand`, `hyper_mix`, `hyper_collapse`, `rms_norm`.
 
     streams bf16 [T, M, D] of any strides; pre float32 [T, M] of the sublayer before; write: what
-    that left to be written (`Write`), None for nothing; mix: `Mix`; norm_weight [D]. norm_eps
-    serves both norms. With nothing to write, the result's streams are the argument. A row has the
-    same bits in every batch. Raises ValueError unless M is 2 or 4.
+    that left to be written, None for nothing; mix: fn, scale and base of `HyperWeights`;
+    norm_weight [D]. norm_eps serves both norms. With nothing to write, the result's streams are
+    the argument. A row has the same bits in every batch. Raises ValueError unless M is 2 or 4.
     """
     num_rows, num_streams, size = streams.shape
     fn, scale, base = (part.contiguous() for part in mix)
@@ -121,7 +90,7 @@ def hyper_enter(
 def hyper_exit(
     streams: Tensor,
     pre: Tensor,
-    write: tuple[Tensor, Tensor, Tensor] | None,
+    write: Written | None,
     norm_weight: Tensor,
     eps: float,
 ) -> Tensor:
@@ -142,7 +111,7 @@ def hyper_exit(
     return u
 
 
-def hyper_write(streams: Tensor, write: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def hyper_write(streams: Tensor, write: Written) -> Tensor:
     """`hyper_expand` alone, where streams are needed between sublayers: bf16 [T, M, D]."""
     written = _fresh(streams)
     if len(streams):
@@ -169,7 +138,7 @@ def _partial_width(num_streams: int) -> int:
 
 def _tiles(
     streams: Tensor,
-    write: tuple[Tensor, Tensor, Tensor] | None,
+    write: Written | None,
     collapse: tuple[Tensor, Tensor] | None,
     written: Tensor | None,
     mix: tuple[Tensor, Tensor] | None,

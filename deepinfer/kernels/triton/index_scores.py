@@ -6,8 +6,6 @@ quad of threads. A score depends on its row and its key alone, in a fixed order 
 row has the same bits in every batch and for every split of the keys.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -15,6 +13,7 @@ from torch import Tensor
 from triton import knobs
 
 from deepinfer.kernels.triton.index_keys import candidates_at, keys_at, query_operands, weighted
+from deepinfer.kernels.values import EntryView
 
 _TILE = 128  # keys of one product: two heights of wgmma share what a tile costs besides
 _MAX_ROWS = 4  # rows of one product
@@ -22,40 +21,19 @@ _REGISTERS = {1: 128, 2: 168, 4: 255}  # of a thread: room for 4, 3 and 2 progra
 _PROGRAMS = 132 * 16  # enough that the last ones to end leave few processors idle
 
 
-class EntryPlaces(NamedTuple):
-    """Where each row's entries lie, and how many it sees.
-
-    Entry j of sequence b is row blocks[b, j // per_block] * per_block + j % per_block of a store.
-    blocks: int64 [B, n]. sequence_ids: int64 [T], of each row. num_visible: int64 [T].
-    """
-
-    blocks: Tensor
-    per_block: int
-    sequence_ids: Tensor
-    num_visible: Tensor
-
-    @property
-    def num_entries(self) -> int:
-        """How many entries a sequence has room for."""
-        return self.blocks.shape[1] * self.per_block
-
-
-def index_scores(
-    query: Tensor, weights: Tensor, keys: Tensor, places: EntryPlaces, groups: tuple[Tensor, ...]
-) -> Tensor:
+def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) -> Tensor:
     """Score of every entry for every row: bf16 [T, N], -inf where the row does not see the entry.
 
     query bf16 [T, Hi, 128], already on the MXFP4 grid, Hi a power of two; weights bf16 [T, Hi];
     keys uint8 [*, 68]: 64 bytes of e2m1, even channel in the low nibble, then the UE8M0 scales of
-    32 channels each. groups: every row once, int64 [b, s] each: s rows of b sequences, -1 where a
-    sequence has fewer. The sum over heads of weight * relu(query . key) is float32, rounded once.
+    32 channels each. The sum over heads of weight * relu(query . key) is float32, rounded once.
     Scales from 2**-72 to 2**61 and queries below 2**67 are exact; a greater scale gives NaN.
     """
-    _check(query, weights, keys, places.blocks)
+    _check(query, weights, keys, view.blocks)
     num_rows, heads, _ = query.shape
-    scores = torch.empty(num_rows, places.num_entries, dtype=torch.bfloat16, device=query.device)
-    num_tiles = triton.cdiv(places.num_entries, _TILE)
-    for rows in groups:
+    scores = torch.empty(num_rows, view.num_entries, dtype=torch.bfloat16, device=query.device)
+    num_tiles = triton.cdiv(view.num_entries, _TILE)
+    for rows in view.groups:
         tile_rows = min(_MAX_ROWS, triton.next_power_of_2(rows.shape[1]))
         row_tiles = rows.shape[0] * -(-rows.shape[1] // max(1, tile_rows))
         if row_tiles == 0 or num_tiles == 0:
@@ -67,12 +45,12 @@ def index_scores(
             weights,
             keys.view(torch.int16),
             keys,
-            *places,
+            *view[:4],
             rows.contiguous(),
             rows.shape[1],
-            places.num_entries,
+            view.num_entries,
             span * _TILE,
-            num_blocks=places.blocks.shape[1],
+            num_blocks=view.blocks.shape[1],
             HEADS=heads,
             ROWS=tile_rows,
             TILE=_TILE,
@@ -88,7 +66,7 @@ def index_scores_of(
     query: Tensor,
     weights: Tensor,
     keys: Tensor,
-    places: EntryPlaces,
+    view: EntryView,
     candidates: Tensor,
     block_size: int,
 ) -> Tensor:
@@ -98,7 +76,7 @@ def index_scores_of(
     entries, ascending, then -1. Place i of a row is entry
     candidates[i // block_size] * block_size + i % block_size, -inf where the row does not see it.
     """
-    _check(query, weights, keys, places.blocks, candidates)
+    _check(query, weights, keys, view.blocks, candidates)
     num_rows, heads, _ = query.shape
     width = candidates.shape[1] * block_size
     scores = torch.empty(num_rows, width, dtype=torch.bfloat16, device=query.device)
@@ -112,12 +90,12 @@ def index_scores_of(
         weights,
         keys.view(torch.int16),
         keys,
-        *places,
+        *view[:4],
         candidates,
         width,
-        places.num_entries,
+        view.num_entries,
         span * _TILE,
-        num_blocks=places.blocks.shape[1],
+        num_blocks=view.blocks.shape[1],
         BLOCK_SIZE=block_size,
         HEADS=heads,
         TILE=_TILE,

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepinfer.kernels.triton.index_scores import EntryPlaces
 from deepinfer.kernels.triton.select_kernels import GREATEST, choose, numbers, sieve
+from deepinfer.kernels.values import EntryView
 
 _STEP = 8192  # scores that a program of the sieve has in its registers
 _DIRECT = 4096  # rows of so many places need no sieve
@@ -42,7 +42,7 @@ def select_entries(
     *,
     candidates: Tensor | None = None,
     block_size: int = 1,
-    stored_at: EntryPlaces | None = None,
+    stored_at: EntryView | None = None,
 ) -> Tensor:
     """The best `topk` entries of each row: int32 [T, topk], ascending, then -1.
 
@@ -97,7 +97,7 @@ def _select(
     scores: Tensor,
     limit: Limit,
     candidates: Tensor | None,
-    stored_at: EntryPlaces | None,
+    stored_at: EntryView | None,
 ) -> None:
     """Fill chosen int32 [T, topk] by scores, bfloat16's bits as int16 [T, N]."""
     (num_rows, topk), width = chosen.shape, scores.shape[1]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.kernels.reference import index, quant
-from deepinfer.kernels.triton.index_scores import EntryPlaces, index_scores, index_scores_of
+from deepinfer.kernels.triton.index_scores import index_scores, index_scores_of
 from deepinfer.kernels.triton.select import candidate_blocks, select_entries
 from deepinfer.kernels.values import CandidateRule, EntryView, Selection
 
@@ -27,22 +27,19 @@ def select(
     makes_candidates: bool,
 ) -> Selection:
     """`KernelSet.select`: rows int32 [T, topk], candidates int32 [T, kb]."""
-    places = EntryPlaces(view.blocks, view.per_block, view.sequence_ids, view.num_visible)
     size, is_plain = rule.block_size, query.shape[-1] != _CHANNELS
     if candidates is not None:
         if is_plain:
             scores = _plain_scores_of(_plain_scores(query, weights, keys, view), candidates, size)
         else:
-            scores = index_scores_of(query, weights, keys, places, candidates, size)
-        rows = select_entries(
-            scores, topk, candidates=candidates, block_size=size, stored_at=places
-        )
+            scores = index_scores_of(query, weights, keys, view, candidates, size)
+        rows = select_entries(scores, topk, candidates=candidates, block_size=size, stored_at=view)
         return Selection(None, None, rows, None)
     if is_plain:
         scores = _plain_scores(query, weights, keys, view)
     else:
-        scores = index_scores(query, weights, keys, places, view.groups)
-    rows = select_entries(scores, topk, view.num_visible, stored_at=places)
+        scores = index_scores(query, weights, keys, view)
+    rows = select_entries(scores, topk, view.num_visible, stored_at=view)
     made = candidate_blocks(scores, view.num_visible, *rule) if makes_candidates else None
     return Selection(None, None, rows, made)
 

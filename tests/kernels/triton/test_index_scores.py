@@ -10,7 +10,8 @@ pytest.importorskip("triton")
 
 from deepinfer.kernels.reference import index, quant
 from deepinfer.kernels.triton import index_keys
-from deepinfer.kernels.triton.index_scores import EntryPlaces, index_scores, index_scores_of
+from deepinfer.kernels.triton.index_scores import index_scores, index_scores_of
+from deepinfer.kernels.values import EntryView
 
 pytestmark = pytest.mark.gpu
 INF = float("inf")
@@ -46,11 +47,12 @@ class Case:
         num_entries = num_blocks * per_block
         sees = torch.randint(0, num_entries + 1, (num_rows,), generator=generator)
         sees[0] = num_entries
-        self.places = EntryPlaces(
+        self.places = EntryView(
             order[: len(counts) * num_blocks].view(len(counts), num_blocks).to(device),
             per_block,
             torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device),
             sees.to(device),
+            (),
         )
 
     def groups(self, most: int = 8) -> tuple[Tensor, ...]:
@@ -78,7 +80,8 @@ class Case:
 
     def scores(self, groups=None) -> Tensor:
         groups = self.groups() if groups is None else groups
-        return index_scores(self.query, self.weights, self.keys, self.places, groups)
+        view = self.places._replace(groups=groups)
+        return index_scores(self.query, self.weights, self.keys, view)
 
     def expected(self, dtype: torch.dtype) -> Tensor:
         """The reference op's scores in bfloat16, or the formula in float64; -inf where unseen."""
@@ -160,21 +163,19 @@ def test_nothing_to_score(generator, device):
     """Guards the first steps: no row, no entry, a group without a sequence."""
     case = Case(generator, device, (2,), 2, 64)
     places = case.places
-    nobody = places._replace(
-        sequence_ids=places.sequence_ids[:0], num_visible=places.num_visible[:0]
-    )
     empty = torch.empty(1, 0, dtype=torch.int64, device=device)
+    nobody = places._replace(
+        sequence_ids=places.sequence_ids[:0], num_visible=places.num_visible[:0], groups=(empty,)
+    )
     args = case.query[:0], case.weights[:0], case.keys, nobody
-    assert index_scores(*args, (empty,)).shape == (0, 128)
+    assert index_scores(*args).shape == (0, 128)
     chosen = torch.empty(0, 3, dtype=torch.int32, device=device)
     assert index_scores_of(*args, chosen, 8).shape == (0, 24)
+    places = places._replace(groups=case.groups())
     no_entry = places._replace(blocks=places.blocks[:, :0])
-    assert index_scores(case.query, case.weights, case.keys, no_entry, case.groups()).shape == (
-        2,
-        0,
-    )
+    assert index_scores(case.query, case.weights, case.keys, no_entry).shape == (2, 0)
     blind = places._replace(num_visible=places.num_visible * 0)
-    scores = index_scores(case.query, case.weights, case.keys, blind, case.groups())
+    scores = index_scores(case.query, case.weights, case.keys, blind)
     assert bool((scores == -INF).all())
 
 

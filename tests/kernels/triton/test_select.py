@@ -8,8 +8,8 @@ pytest.importorskip("triton")
 
 from deepinfer.kernels.reference import index
 from deepinfer.kernels.triton import select
-from deepinfer.kernels.triton.index_scores import EntryPlaces
 from deepinfer.kernels.triton.select import candidate_blocks, select_entries
+from deepinfer.kernels.values import EntryView
 
 pytestmark = pytest.mark.gpu
 INF = float("inf")
@@ -156,7 +156,7 @@ def test_where_the_chosen_lie(generator, device, per_block, block_size):
     )
     blocks = torch.randperm(3 * num_blocks, generator=generator).view(3, num_blocks).to(device)
     ids = torch.tensor([0, 0, 1, 1, 1, 2, 2], device=device)
-    stored_at = EntryPlaces(blocks, per_block, ids, ids)
+    stored_at = EntryView(blocks, per_block, ids, ids, ())
     row = blocks[ids].gather(1, entry.clamp_min(0) // per_block) * per_block
     row += entry.clamp_min(0) % per_block
     actual = select_entries(
