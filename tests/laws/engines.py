@@ -98,11 +98,12 @@ def make_engine(
         if prefix is None
         else PrefixCache("m", "f", config.sliding_window, config.num_hidden_layers, prefix, tiers),
     )
-    pools = make_pools(config, num_blocks, num_slots, storage=kept_as)
+    device = network.embed.weight.device.type
+    pools = make_pools(config, num_blocks, num_slots, storage=kept_as, device=device)
     drafter = Drafter(network, pools) if drafts.num_drafts else None
     return Engine(
         scheduler,
-        Worker(network, pools, drafter=drafter, is_compact=is_compact),
+        Worker(network, pools, device, drafter, is_compact=is_compact),
         [config.eos_token_id],
         grammars=grammars,
         keep_tokens=keep_tokens,
@@ -274,11 +275,16 @@ def poison(pools: Pools, slots: Iterable[int], blocks: Iterable[int]) -> None:
     slot_ids, block_ids = list(slots), list(blocks)
     for held in (pools.window, pools.draft_window, pools.pending):
         for pool in held.values():
-            pool[slot_ids] = torch.nan
+            pool[slot_ids] = _nan_of(pool)
     pools.token_ids[slot_ids] = 2**31 - 1
     for held in (pools.entries, pools.keys):
         for pool in held.values():
-            pool[block_ids] = torch.nan
+            pool[block_ids] = _nan_of(pool)
+
+
+def _nan_of(pool: Tensor) -> float:
+    """NaN, also as the bytes of packed rows: all bits of a scale."""
+    return torch.nan if pool.is_floating_point() else 255
 
 
 def poison_free(engine: Engine) -> None:

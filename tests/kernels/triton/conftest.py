@@ -19,6 +19,13 @@ def device() -> str:
 
 
 @pytest.fixture(scope="session")
+def needs_gpu(device: str) -> None:
+    """For what the interpreter would take hours for."""
+    if device != "cuda":
+        pytest.skip("needs a GPU")
+
+
+@pytest.fixture(scope="session")
 def released(device: str) -> bool:
     """Whether shapes of the released model can be afforded."""
     return device == "cuda"

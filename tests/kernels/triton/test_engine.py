@@ -24,17 +24,13 @@ PROMPTS = [
     "Once upon a time there was a fox who",
     "The capital of France is",
 ]
-GREEDY = SamplingParams(temperature=0, max_tokens=32, logprobs=0, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0, max_tokens=32, logprobs=2, ignore_eos=True)
+# In nats: where two sums of bfloat16 products choose another token, the first one was this close.
+UNSURE = 0.5
 
 
 def open_llm(device: str, **options: object) -> LLM:
     return LLM(DEMO, device=device, max_num_seqs=16, max_model_len=1024, num_threads=8, **options)
-
-
-@pytest.fixture(scope="module")
-def needs_gpu(device: str) -> None:
-    if device != "cuda":
-        pytest.skip("the interpreter takes hours")
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +50,15 @@ def test_answers_of_the_cpu(gpu: LLM) -> None:
     with open_llm("cpu") as cpu:
         expected = cpu.generate(PROMPTS, GREEDY)
     found = gpu.generate(PROMPTS, GREEDY)
-    same = total = 0
     for one, other in zip(expected, found, strict=True):
         ids, others = one.outputs[0].token_ids, other.outputs[0].token_ids
         # Once they part, all that follows is another text.
-        first = next(
-            (i for i, (a, b) in enumerate(zip(ids, others, strict=True)) if a != b), len(ids)
-        )
-        same, total = same + first, total + len(ids)
-        if first < len(ids):
-            gap = abs(
-                one.outputs[0].logprobs[first].logprob - other.outputs[0].logprobs[first].logprob
-            )
-            print(f"part at {first} of {len(ids)}, logprobs {gap:.3f} apart")
-    print(f"{same} of {total} tokens before a difference")
-    assert same >= 0.8 * total
+        pairs = enumerate(zip(ids, others, strict=True))
+        first = next((i for i, (a, b) in pairs if a != b), None)
+        if first is not None:
+            (_, best), (_, second) = one.outputs[0].logprobs[first].top
+            print(f"part at {first} of {len(ids)}, the best led by {best - second:.3f}")
+            assert best - second < UNSURE
 
 
 def test_drafts_change_nothing(gpu: LLM) -> None:
