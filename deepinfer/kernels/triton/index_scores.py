@@ -6,6 +6,8 @@ quad of threads. A score depends on its row and its key alone, in a fixed order 
 row has the same bits in every batch and for every split of the keys.
 """
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -18,7 +20,9 @@ from deepinfer.kernels.values import EntryView
 _TILE = 128  # keys of one product: two heights of wgmma share what a tile costs besides
 _MAX_ROWS = 4  # rows of one product
 _REGISTERS = {1: 128, 2: 168, 4: 255}  # of a thread: room for 4, 3 and 2 programs on a processor
-_PROGRAMS = 132 * 16  # enough that the last ones to end leave few processors idle
+_PROCESSORS = 132
+_AT_ONCE = {1: 4, 2: 3, 4: 2}  # programs on one of them, as the registers allow
+_START = 1.5  # what a program costs beside its tiles, in tiles: mostly, unpacking its queries
 
 
 def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) -> Tensor:
@@ -38,7 +42,7 @@ def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) 
         row_tiles = rows.shape[0] * -(-rows.shape[1] // max(1, tile_rows))
         if row_tiles == 0 or num_tiles == 0:
             continue
-        span = _tiles_of_a_program(num_tiles, row_tiles)
+        span = _tiles_of_a_program(num_tiles, row_tiles, _AT_ONCE[tile_rows])
         _scores[(row_tiles, triton.cdiv(num_tiles, span))](
             scores,
             query,
@@ -83,7 +87,7 @@ def index_scores_of(
     num_tiles = triton.cdiv(width, _TILE)
     if num_rows == 0 or num_tiles == 0:
         return scores
-    span = _tiles_of_a_program(num_tiles, num_rows)
+    span = _tiles_of_a_program(num_tiles, num_rows, _AT_ONCE[1])
     _scores_of[(num_rows, triton.cdiv(num_tiles, span))](
         scores,
         query,
@@ -112,9 +116,20 @@ def _check(query: Tensor, weights: Tensor, keys: Tensor, *others: Tensor) -> Non
     assert all(tensor.is_contiguous() for tensor in (query, weights, keys, *others))
 
 
-def _tiles_of_a_program(num_tiles: int, row_tiles: int) -> int:
-    """Tiles of keys that a program takes in turn: a query is unpacked once for all of them."""
-    return max(2, min(32, num_tiles * row_tiles // _PROGRAMS))
+@cache
+def _tiles_of_a_program(num_tiles: int, row_tiles: int, at_once: int) -> int:
+    """Tiles of keys that a program takes in turn: a query is unpacked once for all of them.
+
+    So many that the rounds of programs that the processors take end soonest: a last round of a few
+    programs costs as much as a full one.
+    """
+    slots = _PROCESSORS * at_once
+
+    def time(span: int) -> float:
+        rounds = -(-row_tiles * -(-num_tiles // span) // slots)
+        return rounds * (span + _START)
+
+    return min(range(2, 33), key=time)
 
 
 @triton.jit

@@ -155,8 +155,11 @@ def test_keys_do_not_depend_on_the_split(generator, device, monkeypatch):
     """Guards the split over programs: entries at the seams are scored once and rightly."""
     case = Case(generator, device, (2,), 3, 100)
     expected = case.scores()
-    monkeypatch.setattr("deepinfer.kernels.triton.index_scores._PROGRAMS", 1)
-    assert torch.equal(case.scores(), expected)
+    for span in (1, 2, 32):
+        monkeypatch.setattr(
+            "deepinfer.kernels.triton.index_scores._tiles_of_a_program", lambda *_, n=span: n
+        )
+        assert torch.equal(case.scores(), expected)
 
 
 def test_nothing_to_score(generator, device):
