@@ -246,7 +246,8 @@ def bench(
             "invariance: what rows pay for not depending on their batch. host: time of the "
             "scheduler. profile: where a toy's steps spend their time. masks: structured output. "
             "drafts-sim: what drafts by confidence bring, simulated. overlap: host time hidden. "
-            "replay: a long prompt and a second turn under each rule of replay."
+            "replay: a long prompt and a second turn under each rule of replay. kernels: those of a "
+            "GPU at the released model's sizes."
         ),
     ] = "offline",
     model: Annotated[
@@ -332,6 +333,7 @@ def bench(
         "profile": lambda: tool.profile(toy, dtype, num_threads, show=_show),
         "masks": lambda: tool.masks(model, show=_show),
         "drafts-sim": lambda: tool.drafts_sim(show=_show),
+        "kernels": lambda: tool.kernels(args, show=_show),
     }
     raise typer.Exit(_chosen("WHAT", what, sorts)())
 

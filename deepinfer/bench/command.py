@@ -25,12 +25,14 @@ from deepinfer.bench.steps import Case, make_step
 from deepinfer.bench.talks import Talks, talk_lines
 from deepinfer.bench.toys import num_parameters, toy_config, toy_network
 from deepinfer.config.engine import EngineArgs, resolve
+from deepinfer.config.machine import choose_kernels, usable_device
 from deepinfer.config.model import ModelConfig
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.loading import load_model
 from deepinfer.engine.machine import this_machine
 from deepinfer.engine.parts import lay_out, make_scheduler, make_worker
+from deepinfer.errors import ConfigError
 from deepinfer.kernels.backends import load_kernels
 from deepinfer.tokenizer.tokenizer_file import TOKENIZER_FILE
 
@@ -111,6 +113,21 @@ def masks(model: str | None, *, show: Show) -> int:
 def drafts_sim(*, show: Show) -> int:
     """What drafts by confidence bring on machines that were measured, simulated."""
     _show_all(simulation_lines(), show)
+    return 0
+
+
+def kernels(args: EngineArgs, *, show: Show) -> int:
+    """The kernels of a GPU at the released model's sizes. Raises ConfigError without a GPU."""
+    machine = this_machine("cuda")
+    usable_device("cuda", machine)
+    name, reason = choose_kernels("cuda", args.dtype, args.weight_dtype, machine)
+    if name != "triton":
+        raise ConfigError(
+            f"there are none to measure: {reason}", where="kernels", hint="see docs/hopper.md"
+        )
+    from deepinfer.bench.gpu.kernels import kernel_lines  # Triton is not everywhere
+
+    _show_all(kernel_lines(), show)
     return 0
 
 

@@ -92,7 +92,7 @@ def slot_parts(config: ModelConfig, storage: Storage) -> tuple[Part, ...]:
         if ratio > 1
     )
     return (
-        Part("windows", config.num_hidden_layers, ring_bytes),
+        Part("windows", len(plan_layers(config)), ring_bytes),
         Part("windows of the draft blocks", config.num_nextn_predict_layers, ring_bytes),
         *pending,
         Part("last token ids", 1, SLACK_ROWS * _TOKEN_ID_BYTES),

@@ -25,6 +25,7 @@ from deepinfer.config.option_checks import (
     check_disk,
     one_of,
     share,
+    span,
     whole,
     whole_or,
     yes_or_no,
@@ -61,6 +62,7 @@ class EngineArgs:
     load_format: dummy fills the network with random weights and needs no shards.
     expert_shard: "i/n" holds the i-th, from 0, of n equal shares of every layer's experts, and
         leaves out what the others would add: to measure one rank, not for answers. None holds all.
+    layers: "a:b" holds layers a to b - 1 alone: to measure one rank, likewise. None holds all.
     engram_memory: where Engram's tables are: file maps the checkpoint, host and device hold them.
     max_model_len: most tokens of prompt and output together; None is what the checkpoint and the
         memory allow.
@@ -102,6 +104,7 @@ class EngineArgs:
     act_quant: ActQuant = "off"
     load_format: LoadFormat = "auto"
     expert_shard: str | None = None
+    layers: str | None = None
     engram_memory: EngramMemory = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 256
@@ -184,6 +187,7 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
         act_quant=args.act_quant,
         load_format=args.load_format,
         expert_shard=_shard(args, model),
+        layers=span("layers", args.layers, model.num_hidden_layers),
         engram_memory="file" if device == "cpu" else args.engram_memory,
         max_model_len=whole_or(longest, "max_model_len", args.max_model_len, 2, longest),
         asked_model_len=args.max_model_len is not None,

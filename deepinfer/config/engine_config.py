@@ -33,6 +33,7 @@ class EngineConfig:
     act_quant: ActQuant
     load_format: LoadFormat
     expert_shard: tuple[int, int]
+    layers: tuple[int, int]
     engram_memory: EngramMemory
     max_model_len: int
     asked_model_len: bool

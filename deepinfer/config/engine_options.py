@@ -43,6 +43,7 @@ OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
         str | None,
         "i/n: hold one of n shares of the experts, to measure a rank.",
     ),
+    "layers": (str | None, "a:b: hold layers a to b - 1 alone, to measure a rank."),
     "engram_memory": (str, f"{_words(EngramMemory)}: where Engram's tables are."),
     "max_model_len": (int | None, "Most tokens of prompt and output together."),
     "max_num_seqs": (int, "Most sequences that run at once."),

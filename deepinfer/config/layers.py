@@ -3,10 +3,12 @@
 The only place that does arithmetic on layer numbers. Knows nothing of tensors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.option_checks import span
+from deepinfer.errors import ConfigError
 
 
 class Kind(Enum):
@@ -54,7 +56,7 @@ class LayerPlan:
 
 
 def plan_layers(config: ModelConfig) -> tuple[LayerPlan, ...]:
-    """The backbone's schedule, in order.
+    """The backbone's schedule, in order, of the layers that are held.
 
     Example, the released model: layer 24 is kind reindex, ratio 1, kv_source 20, index_source 24,
     candidate_source 20.
@@ -88,7 +90,32 @@ def plan_layers(config: ModelConfig) -> tuple[LayerPlan, ...]:
         )
         if layer_id == config.candidate_source_layer_id:
             candidates = layer_id
-    return tuple(plans)
+    first, end = config.held_layers or (0, len(plans))
+    return tuple(plans[first:end])
+
+
+def hold_layers(config: ModelConfig, layers: str | None) -> ModelConfig:
+    """The same model with layers "a:b" alone, a to b - 1, to measure one rank of a pipeline: the
+    first takes embeddings, the last one's streams go to the head. None holds all.
+
+    There is no draft module then unless all layers that it taps are held. Raises ConfigError for
+    other text, and where a layer reads what one outside makes.
+    """
+    first, end = span("layers", layers, config.num_hidden_layers)
+    if layers is None:
+        return config
+    held = replace(config, held_layers=(first, end))
+    for plan in plan_layers(held):
+        for source in (plan.kv_source, plan.index_source, plan.candidate_source):
+            if source is not None and source < first:
+                raise ConfigError(
+                    f"found {layers!r}: layer {plan.layer_id} reads what layer {source} makes",
+                    where="layers",
+                    hint=f"begin at {source} or before, or end at {plan.layer_id} or before",
+                )
+    if all(first <= tapped < end for tapped in config.dspark_target_layer_ids):
+        return held
+    return replace(held, num_nextn_predict_layers=0)
 
 
 def plan_draft_layers(config: ModelConfig) -> tuple[LayerPlan, ...]:

@@ -136,6 +136,8 @@ class ModelConfig:
     dspark_n_routed_experts: int
     dspark_num_experts_per_tok: int
     vision: VisionConfig
+    # not in config.json: (a, b), which layers are held here; None is all (`hold_layers`)
+    held_layers: tuple[int, int] | None = None
 
 
 def read_model_config(folder: Path) -> ModelConfig:
@@ -208,7 +210,8 @@ def parse_model_config(raw: object) -> ModelConfig:
         values["index_k_source_layer_ids"] = values["kv_source_layer_ids"]
     vision.pop("model_type")
     values["vision"] = VisionConfig(**vision)
-    config = ModelConfig(**{f.name: values[f.name] for f in fields(ModelConfig)})
+    known = {f.name for f in fields(ModelConfig)} - {"held_layers"}
+    config = ModelConfig(**{name: values[name] for name in known})
     check_together(config)
     return config
 

@@ -47,6 +47,21 @@ def share(name: str, value: object, whole_size: int) -> tuple[int, int]:
     return number, count
 
 
+def span(name: str, value: object, size: int) -> tuple[int, int]:
+    """Text "a:b" -> (a, b), a below b and b at most `size`; None is all, (0, size)."""
+    if value is None:
+        return 0, size
+    found = re.fullmatch(r"([0-9]{1,6}):([0-9]{1,6})", value) if isinstance(value, str) else None
+    first, end = map(int, found.groups()) if found else (0, 0)
+    if not first < end <= size:
+        raise ConfigError(
+            f"found {value!r}, expected a:b, a below b and b at most {size}",
+            where=name,
+            hint=f"0:{size} is all of them",
+        )
+    return first, end
+
+
 def yes_or_no(name: str, value: object) -> None:
     """Raise ConfigError unless `value` is true, false or None."""
     if not isinstance(value, bool | None):

@@ -15,6 +15,7 @@ from deepinfer.checkpoint.source import find_model
 from deepinfer.config.engine import EngineArgs, check_options, resolve
 from deepinfer.config.engine_config import EngineConfig
 from deepinfer.config.env import environment
+from deepinfer.config.layers import hold_layers
 from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
@@ -85,7 +86,8 @@ def load_model(
             else find_model(model, may_download_large=may_download_large, report=report)
         )
     with stages("check"):
-        config = read_model_config(folder)
+        whole = read_model_config(folder)
+        config = hold_layers(whole, args.layers)
         options = resolve(args, config, machine)
         check_drafts(config, options, seen)
         tokenizer = load_tokenizer(folder, config)
@@ -93,18 +95,19 @@ def load_model(
         check_token_map(token_map, config)
     torch.set_num_threads(options.num_threads)
     with stages("weights"), named_faults("weights"):
-        network = _network(folder, config, options, token_map.tolist(), report)
+        network = _network(folder, (whole, config), options, token_map.tolist(), report)
     with stages("caches"), named_faults("caches"):
         options = _after_weights(options, args)
         options, sizes = lay_out(config, options, network.kernels.storage)
         worker = make_worker(network, options, sizes, seen.confidence_temperatures)
     with stages("step times"), named_faults("step times"):
         drafting = make_drafting(worker, options, folder, seen)
-        # Random weights are others in each process.
-        is_dummy = options.load_format == "dummy"
-        model_id = uuid4().hex if is_dummy else fingerprint(folder)
         prefix = make_prefix_cache(
-            config, options, model_id, network.kernels.storage, blob_bytes(worker.pools)
+            config,
+            options,
+            _model_id(folder, options, config),
+            network.kernels.storage,
+            blob_bytes(worker.pools),
         )
         scheduler = make_scheduler(options, sizes, drafting.step_time, prefix)
     log_account(network, options, sizes)
@@ -124,11 +127,12 @@ def load_model(
 
 def _network(
     folder: Path,
-    config: ModelConfig,
+    configs: tuple[ModelConfig, ModelConfig],
     options: EngineConfig,
     token_map: list[int],
     report: Callable[[str], None],
 ) -> Network:
+    whole, config = configs
     kernels = load_kernels(
         options.kernels,
         act_quant=options.act_quant,
@@ -142,6 +146,9 @@ def _network(
     if options.expert_shard != (0, 1):
         number, count = options.expert_shard
         report(f"warning: share {number} of {count} of the experts: answers are not the model's")
+    if config.held_layers is not None:
+        first, end = config.held_layers
+        report(f"warning: layers {first} to {end - 1} alone: answers are not the model's")
     if options.device == "cuda":
         need = network_bytes(
             config,
@@ -162,7 +169,7 @@ def _network(
             expert_shard=options.expert_shard,
             device=options.device,
         )
-    checkpoint = open_checkpoint(folder, config)
+    checkpoint = open_checkpoint(folder, whole)
     for warning in checkpoint.index.warnings:
         report(f"warning: {warning}")
     network = build_network(
@@ -178,6 +185,14 @@ def _network(
     where = decide_memory(options.engram_memory, checkpoint.index, device_bytes("cpu"))
     hold_tables(network, where, options.device)
     return network
+
+
+def _model_id(folder: Path, options: EngineConfig, config: ModelConfig) -> str:
+    """What tells weights apart. Random ones are others in each process, and what a part of a model
+    computes is nothing for the whole one."""
+    is_part = options.expert_shard != (0, 1) or config.held_layers is not None
+    is_own = options.load_format == "dummy" or is_part
+    return uuid4().hex if is_own else fingerprint(folder)
 
 
 def _after_weights(options: EngineConfig, args: EngineArgs) -> EngineConfig:

@@ -6,6 +6,7 @@ The one place that knows both the names of the released format and those of the 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -42,12 +43,16 @@ def build_network(
         experts = {
             name: module for name, module in network.named_modules() if isinstance(module, Experts)
         }
-        num_draft_blocks = config.num_nextn_predict_layers
+        released = partial(
+            released_name,
+            num_draft_blocks=config.num_nextn_predict_layers,
+            first_layer=network.plans[0].layer_id,
+        )
         for name, parameter in network.named_parameters():
             if name.rpartition(".")[0] not in experts:
-                parameter.copy_(checkpoint.decoded(released_name(name, num_draft_blocks)))
+                parameter.copy_(checkpoint.decoded(released(name)))
         for name, module in experts.items():
-            prefix, weights = released_name(name, num_draft_blocks), dict(module.named_parameters())
+            prefix, weights = released(name), dict(module.named_parameters())
             for place in range(module.num_experts):
                 number = module.first + place
                 kernels.fill_expert(weights, place, checkpoint, f"{prefix}.{number}.")
@@ -139,10 +144,11 @@ def released_names(
         yield part, f"{stacked[1]}.{expert}.{stacked[2]}.weight"
 
 
-def released_name(name: str, num_draft_blocks: int) -> str:
+def released_name(name: str, num_draft_blocks: int, first_layer: int = 0) -> str:
     """The released name of a parameter or module of Network; of stacked experts, what comes before
-    an expert's number."""
+    an expert's number. first_layer: the number of the first that is held."""
     last = num_draft_blocks - 1
+    name = re.sub(r"^layers\.(\d+)", lambda found: f"layers.{int(found[1]) + first_layer}", name)
     for pattern, released in (
         (r"hc_(attn|ffn)\.(fn|base|scale)$", r"hc_\1_\2"),
         (r"^draft\.blocks\.(\d+)\.", r"mtp.\1."),

@@ -9,7 +9,7 @@ from tests.architecture.tree import ROOT
 
 ENGINE = (
     *("--device", "--dtype", "--weight-dtype", "--act-quant", "--load-format"),
-    *("--expert-shard", "--engram-memory", "--max-model-len"),
+    *("--expert-shard", "--layers", "--engram-memory", "--max-model-len"),
     *("--max-num-seqs", "--max-num-batched-tokens", "--kv-cache-bytes"),
     *("--gpu-memory-utilization", "--async-scheduling", "--batch-invariant", "--num-threads"),
     *("--replay", "--keep-tokens", "--enable-prefix-caching", "--prefix-replay"),

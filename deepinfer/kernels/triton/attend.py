@@ -41,65 +41,104 @@ def attend(
     bf16. is_invariant: a row has the same bits whatever the number of rows; otherwise a few rows
     are shared out over more programs. Raises ValueError for a row width of neither format.
     """
-    rows, heads, channels = query.shape
+    rows, _, channels = query.shape
     if entries is None or entry_index is None:
         entries, entry_index = window[:0], window_index[:, :0]
-    widths = {channels + channels // 32: False, channels // 2 + channels // 16: True}
-    if widths.get(window.shape[1]) is not False or entries.shape[1] not in widths:
+    fp8, fp4 = channels + channels // 32, channels // 2 + channels // 16
+    if window.shape[1] != fp8 or entries.shape[1] not in (fp8, fp4):
         raise ValueError(f"rows of {window.shape[1]} and {entries.shape[1]} bytes: C is {channels}")
     query, window, entries = (x.contiguous() for x in (query, window, entries))
     window_index, entry_index = (x.contiguous() for x in (window_index, entry_index))
     out = torch.empty_like(query)
     if not rows:
         return out
-    lists = (window_index.shape[1], entry_index.shape[1])
     is_split = rows <= _SPLIT_ROWS and not is_invariant
-    spans = [triton.next_power_of_2(max(1, size)) for size in lists]
+    scale *= LOG2_E.value * 2.0**SHIFT.value
+    lists = (window, window_index), (entries, entry_index)
     if not is_split and channels == _HOPPER_CHANNELS and _is_hopper(query.device):
-        from deepinfer.kernels.triton import attend_hopper  # Gluon, which not every Triton has
+        _attend_on_hopper(query, rotary, sink, out, scale, *lists)
+    else:
+        _attend(query, rotary, sink, out, scale, *lists, is_split=is_split)
+    return out
 
-        head_tiles = triton.cdiv(heads, 64)
-        attend_hopper.attend_kernel[(min(rows * head_tiles, _processors(query.device)),)](
-            *(query, *rotary, sink, out, rows),
-            *(window, window.view(torch.int32), window_index, window_index.stride(0), lists[0]),
-            *(entries, entries.view(torch.int32), entry_index, entry_index.stride(0), lists[1]),
-            *(scale * LOG2_E.value * 2.0**SHIFT.value, heads),
-            C=channels,
-            R=rotary.cos.shape[1],
-            IS_FP4=widths[entries.shape[1]],
-            SPANS=tuple(spans),
-            HEAD_TILES=head_tiles,
-            num_warps=attend_hopper.WARPS,
-        )
-        return out
+
+_Listed = tuple[Tensor, Tensor]  # a store, and which of its rows
+
+
+def _attend_on_hopper(
+    query: Tensor,
+    rotary: Rotary,
+    sink: Tensor,
+    out: Tensor,
+    scale: float,
+    *lists: _Listed,
+) -> None:
+    from deepinfer.kernels.triton import attend_hopper  # Gluon, which not every Triton has
+
+    rows, heads, channels = query.shape
+    head_tiles = triton.cdiv(heads, 64)
+    attend_hopper.attend_kernel[(min(rows * head_tiles, _processors(query.device)),)](
+        *(query, *rotary, sink, out, rows),
+        *(
+            argument
+            for store, index in lists
+            for argument in (store.view(torch.int32), index, index.stride(0), index.shape[1])
+        ),
+        *(scale, heads),
+        C=channels,
+        R=rotary.cos.shape[1],
+        IS_FP4=lists[1][0].shape[1] < channels,
+        SPANS=tuple(_span(index) for _, index in lists),
+        HEAD_TILES=head_tiles,
+        num_warps=attend_hopper.WARPS,
+    )
+
+
+def _attend(
+    query: Tensor,
+    rotary: Rotary,
+    sink: Tensor,
+    out: Tensor,
+    scale: float,
+    *lists: _Listed,
+    is_split: bool,
+) -> None:
+    rows, heads, channels = query.shape
     splits, tile = 1, _TILE
     if is_split:
         tile = _SPLIT_TILE
-        splits = max(1, sum(triton.cdiv(n, tile) for n in lists))
+        splits = max(1, sum(triton.cdiv(index.shape[1], tile) for _, index in lists))
     parts, stats = out, sink  # stand-ins: with one split nothing is written there
     if splits > 1:
         parts = query.new_empty((rows, splits, heads, channels), dtype=torch.float32)
         stats = query.new_empty((rows, splits, 2, heads), dtype=torch.float32)
     # Of fewer channels not every row starts at a whole word.
     is_packed = query.is_cuda and channels % 128 == 0
-    words = [x.view(torch.int32) if is_packed else x for x in (window, entries)]
     shape = {"C": channels, "R": rotary.cos.shape[1], "NATIVE": query.is_cuda}
     # Wide rows want the products of 64 heads, even if some are empty: others need more memory.
     block_h = 64 if channels >= 256 else max(16, min(64, triton.next_power_of_2(heads)))
     attend_kernel[(rows, triton.cdiv(heads, block_h), splits)](
         *(query, *rotary, sink, out, parts, stats),
-        *(window, words[0], window_index, window_index.stride(0), lists[0]),
-        *(entries, words[1], entry_index, entry_index.stride(0), lists[1]),
-        scale * LOG2_E.value * 2.0**SHIFT.value,
-        *(heads, splits),
+        *(
+            argument
+            for store, index in lists
+            for argument in (
+                store,
+                store.view(torch.int32) if is_packed else store,
+                index,
+                index.stride(0),
+                index.shape[1],
+            )
+        ),
+        *(scale, heads, splits),
         **shape,
         IS_SPLIT=splits > 1,
-        IS_FP4=widths[entries.shape[1]],
+        IS_FP4=lists[1][0].shape[1] < channels,
         PACKED=is_packed,
         BLOCK_H=block_h,
         BLOCK=tile,
-        WINDOW_SPAN=spans[0],
-        ENTRY_SPAN=spans[1],
+        WINDOW_SPAN=_span(lists[0][1]),
+        ENTRY_SPAN=_span(lists[1][1]),
         num_warps=8 if block_h == 64 else 4,
         num_stages=1,
     )
@@ -108,7 +147,11 @@ def attend(
         combine_kernel[(rows, triton.cdiv(heads, 2))](
             *(parts, stats, *rotary, out, heads, splits), **shape, SPAN=span, BLOCK_H=2
         )
-    return out
+
+
+def _span(index: Tensor) -> int:
+    """A power of two that a list fits in."""
+    return int(triton.next_power_of_2(max(1, index.shape[1])))
 
 
 @cache

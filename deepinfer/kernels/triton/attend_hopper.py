@@ -37,9 +37,7 @@ _ROUND_ASM: gl.constexpr = gl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
 @gluon.jit
 def _rounded(x):
     """float32 to bfloat16, two at a time: what the compiler makes of a cast goes one by one."""
-    return gl.inline_asm_elementwise(
-        _ROUND_ASM, "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
-    )
+    return gl.inline_asm_elementwise(_ROUND_ASM, "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2)
 
 
 @gluon.jit
@@ -61,19 +59,14 @@ def _turned(even, odd, cos, sin, row, C: gl.constexpr, R: gl.constexpr, BACK: gl
 @gluon.jit
 def _mix_row(
     turned, probs, keys, hidden, full, empty, done, num_tiles,
-    query, cos, sin, sink, out, row, first, heads, scale,
+    plain, where, is_head, cos, sin, sink, out, row, first, heads, scale,
     C: gl.constexpr, R: gl.constexpr,
 ):  # fmt: skip
     """Products, softmax, and what the row becomes, for heads from `first` on."""
-    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [8, 1], [1, 0])
+    WIDE: gl.constexpr = plain.type.layout
     PAIRS: gl.constexpr = gl.BlockedLayout([1, 1, 4], [1, 32, 1], [8, 1, 1], [2, 1, 0])
     LOGITS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 2], [16, BLOCK // 2, 16])
     MIXED: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 2], [16, C // 2, 16])
-    head = first + gl.arange(0, _HEADS, layout=gl.SliceLayout(1, WIDE))
-    column = gl.arange(0, C, layout=gl.SliceLayout(0, WIDE))
-    where = (row * heads + head)[:, None] * C + column[None, :]
-    is_head = (head < heads)[:, None]
-    plain = gl.load(query + where, mask=is_head, other=0.0)
     even, odd = gl.split(gl.reshape(plain, (_HEADS, C // 8, 4, 2)))
     even = gl.convert_layout(even, PAIRS).to(gl.float32)
     odd = gl.convert_layout(odd, PAIRS).to(gl.float32)
@@ -88,7 +81,8 @@ def _mix_row(
     total = gl.full((_HEADS,), 1.0, gl.float32, gl.SliceLayout(1, LOGITS))
     mixed = gl.zeros((_HEADS, C), gl.float32, MIXED)
     nothing = gl.zeros((_HEADS, BLOCK), gl.float32, LOGITS)
-    for tile in range(done, done + num_tiles):
+    for number in range(num_tiles):
+        tile = done + number  # as the loop's own start Triton 3.6 takes it for 0
         stage = tile % STAGES
         mbarrier.wait(full.index(stage), (tile // STAGES) & 1)
         key = keys.index(stage)
@@ -125,15 +119,22 @@ def _mix(
     C: gl.constexpr, R: gl.constexpr, SPANS: gl.constexpr, HEAD_TILES: gl.constexpr,
 ):  # fmt: skip
     """The rows of this program."""
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [8, 1], [1, 0])
     done = 0
     for item in range(gl.program_id(0), num_rows * HEAD_TILES, gl.num_programs(0)):
-        row = (item // HEAD_TILES).to(gl.int64)
+        row, first = (item // HEAD_TILES).to(gl.int64), item % HEAD_TILES * _HEADS
+        head = first + gl.arange(0, _HEADS, layout=gl.SliceLayout(1, WIDE))
+        column = gl.arange(0, C, layout=gl.SliceLayout(0, WIDE))
+        where = (row * heads + head)[:, None] * C + column[None, :]
+        is_head = (head < heads)[:, None]
+        # The query comes while the tiles are counted.
+        plain = gl.load(query + where, mask=is_head, other=0.0)
         windows, listed = window_index + row * window_stride, entry_index + row * entry_stride
         num_tiles = count_tiles(windows, window_size, SPANS[0], gl.num_warps())
         num_tiles += count_tiles(listed, entry_size, SPANS[1], gl.num_warps())
         _mix_row(
             turned, probs, keys, hidden, full, empty, done, num_tiles,
-            query, cos, sin, sink, out, row, item % HEAD_TILES * _HEADS, heads, scale, C, R,
+            plain, where, is_head, cos, sin, sink, out, row, first, heads, scale, C, R,
         )  # fmt: skip
         done += num_tiles
 
@@ -141,13 +142,14 @@ def _mix(
 @gluon.jit(do_not_specialize=["num_rows"])
 def attend_kernel(
     query, cos, sin, sink, out, num_rows,
-    window, window_words, window_index, window_stride, window_size,
-    entries, entry_words, entry_index, entry_stride, entry_size,
+    window, window_index, window_stride, window_size,
+    entries, entry_index, entry_stride, entry_size,
     scale, heads,
     C: gl.constexpr, R: gl.constexpr, IS_FP4: gl.constexpr,
     SPANS: gl.constexpr, HEAD_TILES: gl.constexpr,
 ):  # fmt: skip
-    """Any number of programs. SPANS: powers of two that the two lists fit in."""
+    """Any number of programs. window, entries: rows as words of four bytes. SPANS: powers of two
+    that the two lists fit in."""
     HALVES: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16)
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
@@ -175,8 +177,8 @@ def attend_kernel(
                 unpack,
                 (
                     keys, hidden, full, empty, num_rows,
-                    window, window_words, window_index, window_stride, window_size,
-                    entries, entry_words, entry_index, entry_stride, entry_size,
+                    window, window_index, window_stride, window_size,
+                    entries, entry_index, entry_stride, entry_size,
                     C, IS_FP4, SPANS, HEAD_TILES,
                 ),
             ),

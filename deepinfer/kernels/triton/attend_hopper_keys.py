@@ -78,24 +78,27 @@ def pieces(SIZE: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def _fetch(store, words, index, C: gl.constexpr, IS_FP4: gl.constexpr):
-    """Words of the listed rows [BLOCK, groups, 2], and of each pair the scale code [BLOCK, groups].
-    A pair is 16 channels of FP4, or 8 of FP8, where four pairs share a code. Rows of -1 are not
+def _fetch(words, index, C: gl.constexpr, IS_FP4: gl.constexpr):
+    """Words of the listed rows [BLOCK, pairs, 2], and of two pairs each the scale codes that they
+    need [BLOCK, pairs / 2]: one byte for each pair of FP4, one for both of FP8. Rows of -1 are not
     read: what lies there could be NaN.
     """
     FOURS: gl.constexpr = _load_layout()
-    LAYOUT: gl.constexpr = _word_layout()
     SIZE: gl.constexpr = C // 2 if IS_FP4 else C
     WIDTH: gl.constexpr = C // 2 + C // 16 if IS_FP4 else C + C // 32
-    row = gl.convert_layout(index, gl.SliceLayout(1, gl.SliceLayout(2, FOURS)))
-    row = gl.expand_dims(gl.expand_dims(row, 1), 2).to(gl.int64)
-    four, piece = groups(SIZE // 16, FOURS), pieces(4, FOURS)
-    raw = gl.load(words + (row * (WIDTH // 4) + four * 4 + piece), mask=row >= 0, other=0)
-    raw = gl.convert_layout(gl.reshape(raw, (BLOCK, SIZE // 8, 2)), LAYOUT)
-    code = gl.arange(0, SIZE // 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))
-    code = gl.expand_dims(code if IS_FP4 else code // 4, 0)
-    row = gl.expand_dims(index, 1).to(gl.int64)
-    codes = gl.load(store + (row * WIDTH + SIZE + code), mask=row >= 0, other=0)
+    row = gl.expand_dims(gl.convert_layout(index, gl.SliceLayout(1, gl.SliceLayout(2, FOURS))), 1)
+    start = words + row.to(gl.int64) * (WIDTH // 4)
+    place = gl.expand_dims(start, 2) + (groups(SIZE // 16, FOURS) * 4 + pieces(4, FOURS))
+    raw = gl.load(place, mask=gl.expand_dims(row, 2) >= 0, other=0)
+    raw = gl.convert_layout(gl.reshape(raw, (BLOCK, SIZE // 8, 2)), _word_layout())
+    part = gl.arange(0, SIZE // 16, layout=gl.SliceLayout(0, gl.SliceLayout(2, FOURS)))
+    part = gl.expand_dims(part, 0)
+    if IS_FP4:
+        halves = start.to(gl.pointer_type(gl.uint16), bitcast=True)
+        codes = gl.load(halves + (SIZE // 2 + part), mask=row >= 0, other=0)
+    else:
+        singles = start.to(gl.pointer_type(gl.uint8), bitcast=True)
+        codes = gl.load(singles + (SIZE + part // 2), mask=row >= 0, other=0)
     return raw, codes
 
 
@@ -113,17 +116,16 @@ def _code_halves(x):
     """The same of codes."""
     parts = gl.reshape(x, (x.shape[0], 2, x.shape[1] // 2))
     first, second = gl.split(gl.permute(parts, (0, 2, 1)))
-    LAYOUT: gl.constexpr = gl.SliceLayout(2, _word_layout())
+    LAYOUT: gl.constexpr = gl.SliceLayout(2, _load_layout())
     return gl.convert_layout(first, LAYOUT), gl.convert_layout(second, LAYOUT)
 
 
 @gluon.jit
-def _factor(codes, IS_FP4: gl.constexpr):
+def _factor(code, IS_FP4: gl.constexpr):
     """What a value's bits as a bfloat16 lack to the value times 2**-SHIFT, as in attend_tiles.py:
     the upper half of a float32 in both halves of a word. Codes of NaN give NaN; UE8M0 beyond 2**56
     overflows, which no normed row comes near.
     """
-    code = codes.to(gl.int32)
     if IS_FP4:
         # As a float32 the bits of an e4m3 are its value times 2**-120, subnormal or not.
         scale = ((code & 0x7F) << 20).to(gl.float32, bitcast=True) * 2.0**120
@@ -136,9 +138,22 @@ def _factor(codes, IS_FP4: gl.constexpr):
 
 
 @gluon.jit
+def _factors(codes, IS_FP4: gl.constexpr):
+    """A factor for each pair: [BLOCK, pairs]."""
+    code = codes.to(gl.int32)
+    if IS_FP4:
+        both = gl.join(_factor(code & 0xFF, True), _factor(code >> 8, True))
+    else:
+        once = _factor(code, False)
+        both = gl.join(once, once)
+    flat = gl.reshape(both, (BLOCK, 2 * codes.shape[1]))
+    return gl.convert_layout(flat, gl.SliceLayout(2, _word_layout()))
+
+
+@gluon.jit
 def _put(goal, raw, codes, C: gl.constexpr, IS_FP4: gl.constexpr):
     """Unpack some channels of all rows into shared memory, bfloat16 [BLOCK, channels]."""
-    factor = _factor(codes, IS_FP4)
+    factor = _factors(codes, IS_FP4)
     if IS_FP4:
         factor, _ = gl.broadcast(gl.expand_dims(factor, 2), raw)
         e0, e1, e2, e3, o0, o1, o2, o3 = gl.inline_asm_elementwise(
@@ -185,8 +200,8 @@ def _hand_over(
 @gluon.jit
 def unpack(
     keys, hidden, full, empty, num_rows,
-    window, window_words, window_index, window_stride, window_size,
-    entries, entry_words, entry_index, entry_stride, entry_size,
+    window, window_index, window_stride, window_size,
+    entries, entry_index, entry_stride, entry_size,
     C: gl.constexpr, IS_FP4: gl.constexpr, SPANS: gl.constexpr, HEAD_TILES: gl.constexpr,
 ):  # fmt: skip
     """All tiles of the rows of this program, of each row the window's first."""
@@ -200,7 +215,7 @@ def unpack(
         num_tiles = count_tiles(windows, window_size, SPANS[0], UNPACKERS)
         entry_tiles = count_tiles(listed, entry_size, SPANS[1], UNPACKERS)
         for tile in range(num_tiles):
-            raw, codes = _fetch(window, window_words, index, C, False)
+            raw, codes = _fetch(window, index, C, False)
             ahead = _listed(windows, tile + 1, window_size)
             _hand_over(raw, codes, index, done, keys, hidden, full, empty, C, False)
             index = ahead
@@ -208,16 +223,16 @@ def unpack(
         index, ahead = later, later_ahead
         if IS_FP4:
             # A tile is read while the one before is at work.
-            raw, codes = _fetch(entries, entry_words, index, C, True)
+            raw, codes = _fetch(entries, index, C, True)
             for tile in range(entry_tiles):
-                next_raw, next_codes = _fetch(entries, entry_words, ahead, C, True)
+                next_raw, next_codes = _fetch(entries, ahead, C, True)
                 beyond = _listed(listed, tile + 2, entry_size)
                 _hand_over(raw, codes, index, done, keys, hidden, full, empty, C, True)
                 raw, codes, index, ahead = next_raw, next_codes, ahead, beyond
                 done += 1
         else:
             for tile in range(entry_tiles):
-                raw, codes = _fetch(entries, entry_words, index, C, False)
+                raw, codes = _fetch(entries, index, C, False)
                 beyond = _listed(listed, tile + 2, entry_size)
                 _hand_over(raw, codes, index, done, keys, hidden, full, empty, C, False)
                 index, ahead = ahead, beyond
@@ -228,9 +243,7 @@ def unpack(
 def count_tiles(index, size, SPAN: gl.constexpr, WARPS: gl.constexpr):
     """Tiles of a list up to the last row it names: at its end there may be nothing but -1.
 
-    Every warp counts for itself: the shared memory that a sum over warps goes through is not safe
-    from the other warps' here.
-    """
+    Every warp counts for itself, which takes no barrier."""
     ALL: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [1, WARPS], [0, 1])
     place = gl.arange(0, SPAN, layout=gl.SliceLayout(1, ALL))
     row = gl.load(index + place, mask=place < size, other=-1)

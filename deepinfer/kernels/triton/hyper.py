@@ -21,7 +21,6 @@ _TILE_WARPS, _TILE_STAGES = 4, 3
 # all: the order of the additions is the same.
 _FOLD = 4
 _ENOUGH_PROGRAMS = 264  # two for each multiprocessor
-_MIX_ROWS = 8
 _FINISH_WARPS = 4
 
 
@@ -59,8 +58,7 @@ def hyper_enter(
     partials = torch.empty((triton.cdiv(size, fold * _COLUMNS), num_rows, width), **wide)
     collapsed = _fresh(streams[:, 0])
     _tiles(streams, write, (pre, collapsed), entered.streams, (fn, partials))
-    mixers = triton.cdiv(num_rows, _MIX_ROWS)
-    finish[(mixers + num_rows,)](
+    finish[(2 * num_rows,)](
         collapsed,
         norm_weight,
         entered.u,
@@ -73,12 +71,10 @@ def hyper_enter(
         norm_eps,
         eps,
         num_rows,
-        mixers,
         D=size,
         WIDTH=triton.next_power_of_2(size),
         M=num_streams,
         N=width,
-        ROWS=_MIX_ROWS,
         COUNT=partials.shape[0],
         INNER=_FOLD // fold,
         ITERS=num_iters,

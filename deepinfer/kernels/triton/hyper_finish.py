@@ -23,24 +23,23 @@ def norm_rows(collapsed, weight, u, eps, D: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _ordered_sum(partials, step, place, mask, COUNT: tl.constexpr, INNER: tl.constexpr):
-    """The sum over COUNT partials, INNER after the other first: the order in which `tile` adds."""
-    total = tl.load(partials + place, mask=mask, other=0.0)
-    for inner in tl.static_range(1, INNER):
-        if inner < COUNT:
-            total += tl.load(partials + inner * step + place, mask=mask, other=0.0)
-    for group in tl.static_range(INNER, COUNT, INNER):
-        part = tl.load(partials + group * step + place, mask=mask, other=0.0)
-        for inner in tl.static_range(1, INNER):
-            if group + inner < COUNT:
-                part += tl.load(partials + (group + inner) * step + place, mask=mask, other=0.0)
-        total += part
-    return total
+def _sum(partials, step, place, COUNT: tl.constexpr, INNER: tl.constexpr, N: tl.constexpr):
+    """The sum [N] over COUNT partials: INNER after the other, as `tile` adds them where it makes
+    fewer, and then all of these in the order of a tree that depends on their number alone.
+    """
+    GROUPS: tl.constexpr = (COUNT + INNER - 1) // INNER
+    SPAN: tl.constexpr = triton.next_power_of_2(GROUPS)
+    group = tl.arange(0, SPAN)[:, None]
+    total = tl.zeros([SPAN, N], tl.float32)
+    for inner in tl.static_range(INNER):
+        number = group * INNER + inner
+        total += tl.load(partials + number * step + place[None, :], mask=number < COUNT, other=0.0)
+    return tl.sum(total, 0)
 
 
 @triton.jit
 def _coefficients(
-    program,
+    row,
     partials,
     scale,
     base,
@@ -53,24 +52,21 @@ def _coefficients(
     D: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-    ROWS: tl.constexpr,
     COUNT: tl.constexpr,
     INNER: tl.constexpr,
     ITERS: tl.constexpr,
 ):
-    """pre, post and comb of ROWS rows.
+    """pre, post and comb of a row.
 
-    All in one shape, [ROWS, N / M, M]: of a row's N / M lines the first is pre, the second post, M
-    lines are comb by source, and the next begins with the sum of squares.
+    All in one shape, [N / M, M]: the first of N / M lines is pre, the second post, M lines are comb
+    by source, and the next begins with the sum of squares.
     """
-    rows = (program * ROWS + tl.arange(0, ROWS))[:, None, None]
-    there = rows < num_rows
-    rows = rows.to(tl.int64)
-    line, b = tl.arange(0, N // M)[None, :, None], tl.arange(0, M)[None, None, :]
+    line, b = tl.arange(0, N // M)[:, None], tl.arange(0, M)[None, :]
     k = line * M + b
-    mixed = _ordered_sum(partials, num_rows * N, rows * N + k, there, COUNT, INNER)
-    squares = tl.where(k == M * (M + 2), mixed, 0.0)
-    squares = tl.sum(tl.sum(squares, 2, keep_dims=True), 1, keep_dims=True)
+    row = row.to(tl.int64)
+    mixed = _sum(partials, num_rows * N, row * N + tl.arange(0, N), COUNT, INNER, N)
+    squares = tl.sum(tl.where(tl.arange(0, N) == M * (M + 2), mixed, 0.0), 0)
+    mixed = tl.reshape(mixed, (N // M, M))
     rescale = tl.rsqrt(squares / (M * D) + norm_eps)
     factor = tl.where(line == 0, tl.load(scale), tl.load(scale + 1))
     is_comb = (line >= 2) & (line < M + 2)
@@ -80,19 +76,19 @@ def _coefficients(
 
     # Not `maximum`: NaN must stay NaN.
     share = 1 / (1 + tl.exp(-tl.where(mixed < -80.0, -80.0, mixed)))
-    tl.store(pre + rows * M + k, share + eps, mask=there & (line == 0))
-    tl.store(post + rows * M + k - M, share * 2, mask=there & (line == 1))
+    tl.store(pre + row * M + k, share + eps, mask=line == 0)
+    tl.store(post + row * M + k - M, share * 2, mask=line == 1)
 
-    share = tl.exp(mixed - tl.max(mixed, 2, keep_dims=True))
-    share = tl.where(is_comb, share / tl.sum(share, 2, keep_dims=True) + eps, 0.0)
-    share = share / (tl.sum(share, 1, keep_dims=True) + eps)
+    share = tl.exp(mixed - tl.max(mixed, 1, keep_dims=True))
+    share = tl.where(is_comb, share / tl.sum(share, 1, keep_dims=True) + eps, 0.0)
+    share = share / (tl.sum(share, 0, keep_dims=True) + eps)
     for _ in range(ITERS - 1):
-        share = share / (tl.sum(share, 2, keep_dims=True) + eps)
         share = share / (tl.sum(share, 1, keep_dims=True) + eps)
-    tl.store(comb + rows * (M * M) + k - 2 * M, share, mask=there & is_comb)
+        share = share / (tl.sum(share, 0, keep_dims=True) + eps)
+    tl.store(comb + row * (M * M) + k - 2 * M, share, mask=is_comb)
 
 
-@triton.jit(do_not_specialize=["num_rows", "mixers"])
+@triton.jit(do_not_specialize=["num_rows"])
 def finish(
     collapsed,
     weight,
@@ -106,23 +102,21 @@ def finish(
     norm_eps,
     eps,
     num_rows,
-    mixers,
     D: tl.constexpr,
     WIDTH: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-    ROWS: tl.constexpr,
     COUNT: tl.constexpr,
     INNER: tl.constexpr,
     ITERS: tl.constexpr,
 ):
-    """The first `mixers` programs make coefficients, each other one the norm of a row."""
+    """Two programs a row: its coefficients, and its norm."""
     program = tl.program_id(0)
-    if program < mixers:
+    if program < num_rows:
         # These first: they take longest.
         _coefficients(
             program, partials, scale, base, pre, post, comb, norm_eps, eps, num_rows,
-            D, M, N, ROWS, COUNT, INNER, ITERS,
+            D, M, N, COUNT, INNER, ITERS,
         )  # fmt: skip
     else:
-        _norm_row(program - mixers, collapsed, weight, u, norm_eps, D, WIDTH)
+        _norm_row(program - num_rows, collapsed, weight, u, norm_eps, D, WIDTH)

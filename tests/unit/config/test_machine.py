@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from deepinfer.config.engine import EngineArgs, resolve
+from deepinfer.config.layers import hold_layers, plan_layers
 from deepinfer.config.machine import Machine, choose_kernels, usable_device
 from deepinfer.config.model import ModelConfig
 from deepinfer.errors import ConfigError
@@ -58,3 +59,15 @@ def test_expert_shard(tiny_config: ModelConfig) -> None:
     odd = replace(tiny_config, dspark_n_routed_experts=tiny_config.n_routed_experts + 1)
     with pytest.raises(ConfigError, match=r"divisor of 1$|divisor of 1\b"):
         resolve(EngineArgs(expert_shard="0/2"), odd, PLAIN)
+
+
+def test_layers(tiny_config: ModelConfig) -> None:
+    """Layers without what they read fail in mid-step; and drafts of features that nobody makes."""
+    held = hold_layers(tiny_config, "4:6")
+    assert [plan.layer_id for plan in plan_layers(held)] == [4, 5]
+    assert held.num_nextn_predict_layers == 0
+    assert hold_layers(tiny_config, "6:10").num_nextn_predict_layers == 3
+    assert hold_layers(tiny_config, None) is tiny_config
+    with pytest.raises(ConfigError, match="layer 5 reads what layer 4 makes") as found:
+        hold_layers(tiny_config, "5:6")
+    assert found.value.where == "layers"
