@@ -246,8 +246,8 @@ def bench(
             "invariance: what rows pay for not depending on their batch. host: time of the "
             "scheduler. profile: where a toy's steps spend their time. masks: structured output. "
             "drafts-sim: what drafts by confidence bring, simulated. overlap: host time hidden. "
-            "replay: a long prompt and a second turn under each rule of replay. kernels: those of a "
-            "GPU at the released model's sizes."
+            "replay: a long prompt and a second turn under each rule of replay. kernels: a GPU's, "
+            "at the released model's sizes."
         ),
     ] = "offline",
     model: Annotated[

@@ -77,8 +77,7 @@ def load_model(
     if machine.cuda_reason:
         _LOG.info("no GPU: %s", machine.cuda_reason)
     check_options(args, machine)
-    model = seen.model_dir if model is None else model
-    stages = Stages()
+    model, stages = seen.model_dir if model is None else model, Stages()
     with stages("find"):
         folder = (
             default_model(report)
@@ -102,13 +101,8 @@ def load_model(
         worker = make_worker(network, options, sizes, seen.confidence_temperatures)
     with stages("step times"), named_faults("step times"):
         drafting = make_drafting(worker, options, folder, seen)
-        prefix = make_prefix_cache(
-            config,
-            options,
-            _model_id(folder, options, config),
-            network.kernels.storage,
-            blob_bytes(worker.pools),
-        )
+        model_id, storage = _model_id(folder, options, config), network.kernels.storage
+        prefix = make_prefix_cache(config, options, model_id, storage, blob_bytes(worker.pools))
         scheduler = make_scheduler(options, sizes, drafting.step_time, prefix)
     log_account(network, options, sizes)
     stages.log(_LOG)

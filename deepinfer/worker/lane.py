@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Pending(Generic[T]):
     """A result on its way."""
 
-    def __init__(self, call: "Future[tuple[Callable[[], T], float]]") -> None:
+    def __init__(self, call: "Future[tuple[Callable[[], T], Callable[[], float]]]") -> None:
         self._call = call
 
     def result(self) -> T:
@@ -35,9 +35,9 @@ class Pending(Generic[T]):
 
     @property
     def taken_s(self) -> float:
-        """Seconds that the call took, of one that has a result. On a device that works on its own
-        it is the time to start it."""
-        return self._call.result()[1]
+        """Seconds that the device was at the call, of one whose result is there, or that of a call
+        behind it."""
+        return self._call.result()[1]()
 
 
 class LaneError(RuntimeError):
@@ -113,17 +113,45 @@ class Lane:
     def _call(self, function: Callable[[], Callable[[], T]]) -> Pending[T]:
         if self._thread is not None:
             return Pending(self._thread.submit(self._timed, function))
-        done: Future[tuple[Callable[[], T], float]] = Future()
+        done: Future[tuple[Callable[[], T], Callable[[], float]]] = Future()
         done.set_result(self._timed(function))
         return Pending(done)
 
-    def _timed(self, function: Callable[[], Callable[[], T]]) -> tuple[Callable[[], T], float]:
+    def _timed(
+        self, function: Callable[[], Callable[[], T]]
+    ) -> tuple[Callable[[], T], Callable[[], float]]:
         if self._has_failed:
             raise LaneError("a call before this one failed")
-        start = time.perf_counter()
         try:
             with named_faults("a step"):
-                return function(), time.perf_counter() - start
+                stop = _start_clock(self.worker.device)
+                return function(), stop()
         except BaseException:
             self._has_failed = True
             raise
+
+
+def _start_clock(device: str) -> Callable[[], Callable[[], float]]:
+    """A function that stops it, and gives one for the seconds between. A device that works on its
+    own is timed by events in its queue: the host is long gone when it comes there."""
+    if device == "cpu":
+        start = time.perf_counter()
+
+        def stop() -> Callable[[], float]:
+            taken = time.perf_counter() - start
+            return lambda: taken
+
+        return stop
+    first, last = (torch.Event(device, enable_timing=True) for _ in range(2))
+    first.record()
+
+    def stop_queue() -> Callable[[], float]:
+        last.record()
+
+        def taken_s() -> float:
+            last.synchronize()
+            return float(first.elapsed_time(last)) / 1000
+
+        return taken_s
+
+    return stop_queue

@@ -1,7 +1,9 @@
 """The demo model served by a GPU: its answers are the CPU's, and need no waiting or luck."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from deepinfer.entrypoints.llm import LLM
 from deepinfer.errors import DeviceError
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.worker.faults import named_faults
+from deepinfer.worker.lane import Lane
 
 pytestmark = pytest.mark.gpu
 
@@ -81,6 +84,20 @@ def test_batch_invariance(invariant: LLM) -> None:
         assert alone.outputs[0].token_ids == expected.outputs[0].token_ids
         of_alone, of_both = alone.outputs[0].logprobs, expected.outputs[0].logprobs
         assert [one.logprob for one in of_alone] == [one.logprob for one in of_both]
+
+
+def test_steps_are_timed_by_the_device(needs_gpu: None) -> None:
+    """Drafts by confidence weigh steps by what it takes the host to start them."""
+    worker: Any = SimpleNamespace(device="cuda")
+    lane = Lane(worker)
+
+    def start() -> Callable[[], None]:
+        torch.cuda._sleep(10**8)  # cycles: 50 ms and more
+        return lambda: torch.cuda.synchronize()
+
+    pending = lane._call(start)
+    pending.result()
+    assert 0.03 < pending.taken_s < 1
 
 
 def test_a_device_without_room(gpu: LLM) -> None:

@@ -19,6 +19,8 @@ class Stub:
     A plan is a number, and so is its result; one in `bad` fails with the exception there.
     """
 
+    device = "cpu"
+
     def __init__(self) -> None:
         self.made: list[Any] = []
         self.threads: set[int] = set()

@@ -45,6 +45,8 @@ def test_mistakes_stay_mistakes(error: Exception) -> None:
 
 
 class _Broken:
+    device = "cpu"
+
     def start_sample(self, plan: object) -> object:
         raise RuntimeError("CUDA error: unspecified launch failure")
 
