@@ -81,7 +81,7 @@ def attention(attn: Attention, angles: Angles, mode: Mode, shared: Shared, u: Te
     q_latent = attn.q_norm(attn.wq_a(u))
     query = attn.wq_b(q_latent).unflatten(-1, (attn.num_heads, attn.head_dim))
     query = kernels.rotate(query, *angles.rows).unflatten(0, sequences)
-    window = attn.window_kv(u, angles.rows).unflatten(0, sequences)
+    window = attn.window_kv(attn.wkv(u), angles.rows).unflatten(0, sequences)
     keys = key_blocks(window, near.shape[2])
     if plan.owns_kv:
         _compress(attn, u, angles, shared)

@@ -83,7 +83,10 @@ def _main_keys(draft: Draft, features: Tensor, shape: torch.Size) -> list[Tensor
     context = draft.main_norm(draft.main_proj(features))
     positions = torch.arange(shape[1], device=features.device)
     angles = rotary(positions.repeat(shape[0]), draft.frequencies)
-    return [block.attn.window_kv(context, angles).unflatten(0, shape) for block in draft.blocks]
+    return [
+        block.attn.window_kv(block.attn.wkv(context), angles).unflatten(0, shape)
+        for block in draft.blocks
+    ]
 
 
 def _attention(attn: Attention, angles: Angles, main: Tensor, anchors: Tensor, u: Tensor) -> Tensor:

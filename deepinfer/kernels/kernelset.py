@@ -69,6 +69,11 @@ class KernelSet:
         return "bfloat16"
 
     @property
+    def joins(self) -> bool:
+        """Whether products with the same rows are better made as one."""
+        return False
+
+    @property
     def widens(self) -> bool:
         """Whether `linear_float32` computes from float32 copies of weights that are kept so."""
         return True

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from deepinfer.config.layers import LayerPlan
 from deepinfer.kernels.values import Rotary
-from deepinfer.model.basic import Linear, RMSNorm, Setup
+from deepinfer.model.basic import Joint, Linear, RMSNorm, Setup
 from deepinfer.model.batch import Batch, KVStore
 from deepinfer.model.compressor import Compressor, entry_from_latent
 from deepinfer.model.indexer import Indexer
@@ -58,6 +58,7 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(setup, c.q_lora_rank)
         self.wq_b = Linear(setup, quantised, c.q_lora_rank, head_width)
         self.wkv = Linear(setup, quantised, c.hidden_size, c.head_dim)
+        self.from_input = Joint(setup, self.wq_a, self.wkv)
         self.kv_norm = RMSNorm(setup, c.head_dim)
         self.attn_sink = nn.Parameter(torch.empty(c.num_attention_heads))
         self.wo_a = Linear(
@@ -69,17 +70,18 @@ class Attention(nn.Module):
         if plan.owns_index:
             self.indexer = Indexer(setup, plan)
 
-    def window_kv(self, u: Tensor, rotary: Rotary) -> Tensor:
-        """u [T, D] -> this layer's window KV of T rows, as the cache keeps it."""
-        return self.kernels.window_rows(self.wkv(u), *self.kv_norm.gain, rotary)
+    def window_kv(self, kv: Tensor, rotary: Rotary) -> Tensor:
+        """What `wkv` makes of T rows, [T, C] -> this layer's window KV, as the cache keeps it."""
+        return self.kernels.window_rows(kv, *self.kv_norm.gain, rotary)
 
     def forward(
         self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry
     ) -> Tensor:
         """u [T, D], the normed sublayer input -> [T, D]. Fills `carry` in source layers."""
-        q_latent = self.q_norm(self.wq_a(u))
+        latent, kv = self.from_input(u)
+        q_latent = self.q_norm(latent)
         query = self.wq_b(q_latent).unflatten(-1, (self.num_heads, self.head_dim))
-        window = store.window(self.plan.layer_id, self.window_kv(u, angles.rows))
+        window = store.window(self.plan.layer_id, self.window_kv(kv, angles.rows))
         if self.plan.owns_kv and self.plan.layer_id not in carry.entries:
             self.compress(u, angles, batch, store, carry)
         if self.plan.owns_index:

@@ -53,6 +53,30 @@ class Linear(nn.Module):
         return self.op(x, self.weight)
 
 
+class Joint:
+    """Linears that read the same rows: one product, where the backend wants few large ones.
+
+    Their weights are then parts of one tensor, and are named and filled as ever.
+    """
+
+    def __init__(self, setup: Setup, *linears: Linear) -> None:
+        """linears: of one op and one number of inputs."""
+        self._linears = linears
+        self._sizes = [len(linear.weight) for linear in linears]
+        self._whole: Tensor | None = None
+        if setup.kernels.joins:
+            first = linears[0].weight
+            self._whole = first.new_empty(sum(self._sizes), first.shape[1])
+            for linear, part in zip(linears, self._whole.split(self._sizes), strict=True):
+                linear.weight = nn.Parameter(part)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x [T, in] -> what each linear makes of it, [T, out]; rows may lie apart."""
+        if self._whole is None:
+            return tuple(linear(x) for linear in self._linears)
+        return self._linears[0].op(x, self._whole).split(self._sizes, -1)
+
+
 class RMSNorm(nn.Module):
     """RMS norm with a gain (spec 5); weight [size]."""
 

@@ -84,7 +84,10 @@ class Draft(nn.Module):
         [T] -> block number to [T, C]."""
         context = self.main_norm(self.main_proj(features))
         angles = rotary(positions, self.frequencies)
-        return {i: block.attn.window_kv(context, angles) for i, block in enumerate(self.blocks)}
+        return {
+            i: block.attn.window_kv(block.attn.wkv(context), angles)
+            for i, block in enumerate(self.blocks)
+        }
 
     def run(self, x: Tensor, batch: Batch, store: FreshStore) -> Tensor:
         """Embeddings x [T, D] of the batch's rows through the blocks -> collapsed [T, D], not

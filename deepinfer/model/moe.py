@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from deepinfer.model.basic import Linear, Setup
+from deepinfer.model.basic import Joint, Linear, Setup
 
 
 class Gate(nn.Module):
@@ -33,10 +33,11 @@ class SharedExpert(nn.Module):
         self.w1 = Linear(setup, op, c.hidden_size, c.moe_intermediate_size)
         self.w3 = Linear(setup, op, c.hidden_size, c.moe_intermediate_size)
         self.w2 = Linear(setup, op, c.moe_intermediate_size, c.hidden_size)
+        self.gate_up = Joint(setup, self.w1, self.w3)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [T, D] -> [T, D]."""
-        return self.w2(self.swiglu(self.w1(x), self.w3(x), self.limit))
+        return self.w2(self.swiglu(*self.gate_up(x), self.limit))
 
 
 class Experts(nn.Module):

@@ -60,6 +60,11 @@ class TritonKernels(KernelSet):
         return "packed"
 
     @property
+    def joins(self) -> bool:
+        """Yes: a small weight alone is read at a part of the memory's rate."""
+        return True
+
+    @property
     def widens(self) -> bool:
         """No: bfloat16 times bfloat16 is added up in float32 without copies."""
         return False
