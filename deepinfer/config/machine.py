@@ -10,8 +10,9 @@ from deepinfer.errors import ConfigError
 # Share of a CPU machine's memory that caches may take where nothing is said. It is touched only as
 # it fills.
 _CPU_CACHE_SHARE = 0.25
-# bfloat16 in the matrix units, which came with SM80.
-_TRITON_CAPABILITY = (8, 0)
+# SM90, the major number: others lack instructions of the kernels, or shared memory, or Triton does
+# not compile all of them (docs/hopper.md).
+_TRITON_CAPABILITY = 9
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ def choose_kernels(
     why = ""
     if not machine.has_triton:
         why = "triton is not installed: pip install 'deepinfer[nvidia]'"
-    elif machine.cuda_capability < _TRITON_CAPABILITY:
+    elif machine.cuda_capability[0] != _TRITON_CAPABILITY:
         have = ".".join(map(str, machine.cuda_capability))
-        why = f"the GPU's compute capability is {have}, and they need 8.0"
+        why = f"the GPU's compute capability is {have}, and they need 9.0"
     elif dtype != "bfloat16" or weight_dtype != "auto":
         why = "they compute in bfloat16, from weights as released"
     return ("reference", why) if why else ("triton", "")

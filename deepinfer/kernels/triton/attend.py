@@ -4,14 +4,13 @@ For few rows the keys of a row are shared out over programs; many rows have one 
 SM90, those of attend_hopper.py.
 """
 
-from functools import cache
-
 import torch
 import triton
 from torch import Tensor
 
 from deepinfer.kernels.triton.attend_kernels import LOG2_E, attend_kernel, combine_kernel
 from deepinfer.kernels.triton.attend_tiles import SHIFT
+from deepinfer.kernels.triton.device import is_hopper, num_processors
 from deepinfer.kernels.values import Rotary
 
 _SPLIT_ROWS = 12  # up to so many rows, each tile of a row has a program of its own
@@ -55,7 +54,7 @@ def attend(
     is_split = rows <= _SPLIT_ROWS and not is_invariant
     scale *= LOG2_E.value * 2.0**SHIFT.value
     lists = (window, window_index), (entries, entry_index)
-    if not is_split and channels == _HOPPER_CHANNELS and _is_hopper(query.device):
+    if not is_split and channels == _HOPPER_CHANNELS and is_hopper(query.device):
         _attend_on_hopper(query, rotary, sink, out, scale, *lists)
     else:
         _attend(query, rotary, sink, out, scale, *lists, is_split=is_split)
@@ -77,7 +76,7 @@ def _attend_on_hopper(
 
     rows, heads, channels = query.shape
     head_tiles = triton.cdiv(heads, 64)
-    attend_hopper.attend_kernel[(min(rows * head_tiles, _processors(query.device)),)](
+    attend_hopper.attend_kernel[(min(rows * head_tiles, num_processors(query.device)),)](
         *(query, *rotary, sink, out, rows),
         *(
             argument
@@ -152,14 +151,3 @@ def _attend(
 def _span(index: Tensor) -> int:
     """A power of two that a list fits in."""
     return int(triton.next_power_of_2(max(1, index.shape[1])))
-
-
-@cache
-def _is_hopper(device: torch.device) -> bool:
-    """SM90, whose instructions attend_hopper.py uses."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.triton.device import is_hopper
 from deepinfer.kernels.triton.expert_weights import DEPTH, REST, unpack_tile
 
 # The next block's weights go to registers that a product still reads: Triton 3.6 waits for its
@@ -79,6 +80,7 @@ def grouped_product(
         ROWS=tiling.rows,
         CHANNELS=tiling.channels,
         NATIVE=not triton.knobs.runtime.interpret,
+        WAITS=is_hopper(x.device),
         REST=REST,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
@@ -120,7 +122,8 @@ def _product(
     x, words, scales, out, order, tiles, weights,
     topk, limit, num_inputs, num_outputs, num_stored, num_parts,
     NUM_BLOCKS: tl.constexpr, IS_DOWN: tl.constexpr, IS_FP8: tl.constexpr, IS_EVEN: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, NATIVE: tl.constexpr, REST: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, NATIVE: tl.constexpr, WAITS: tl.constexpr,
+    REST: tl.constexpr,
 ):  # fmt: skip
     tile, part = tl.program_id(0) // num_parts, tl.program_id(0) % num_parts
     if tile >= tl.load(tiles):
@@ -145,7 +148,10 @@ def _product(
         weight = unpack_tile(tl.load(word_at), tl.load(scale_at), CHANNELS, NATIVE)
         if NATIVE:
             total = tl.dot(weight, tl.trans(rows), total)
-            tl.inline_asm_elementwise(WAIT, "=r,r", [block], dtype=tl.int32, is_pure=False, pack=1)
+            if WAITS:
+                tl.inline_asm_elementwise(
+                    WAIT, "=r,r", [block], dtype=tl.int32, is_pure=False, pack=1
+                )
         else:
             # The interpreter would multiply the bits of bfloat16 as integers.
             total = tl.dot(weight.to(tl.float32), tl.trans(rows).to(tl.float32), total)

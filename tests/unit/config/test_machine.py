@@ -26,7 +26,9 @@ def test_why_there_is_no_gpu() -> None:
     [
         ("cpu", "bfloat16", "auto", HOPPER, "reference", ""),
         ("cuda", "bfloat16", "auto", HOPPER, "triton", ""),
-        ("cuda", "bfloat16", "auto", replace(HOPPER, cuda_capability=(8, 0)), "triton", ""),
+        ("cuda", "bfloat16", "auto", replace(HOPPER, cuda_capability=(10, 0)), "reference", "10.0"),
+        ("cuda", "bfloat16", "auto", replace(HOPPER, cuda_capability=(8, 0)), "reference", "8.0"),
+        ("cuda", "bfloat16", "auto", replace(HOPPER, cuda_capability=(12, 0)), "reference", "12.0"),
         ("cuda", "bfloat16", "auto", replace(HOPPER, cuda_capability=(7, 5)), "reference", "7.5"),
         ("cuda", "bfloat16", "auto", replace(HOPPER, has_triton=False), "reference", "nvidia"),
         ("cuda", "float32", "auto", HOPPER, "reference", "bfloat16"),
