@@ -8,6 +8,7 @@ from torch import Tensor
 
 from deepinfer.checkpoint.index import open_index
 from deepinfer.checkpoint.load import Checkpoint, open_checkpoint
+from deepinfer.config.layers import hold_layers
 from deepinfer.kernels.backends import load_kernels
 from deepinfer.worker.build import build_network, released_names
 
@@ -113,3 +114,36 @@ def test_network_is_ready(tiny_dir, tiny_config):
     network = build(tiny_config, open_checkpoint(tiny_dir, tiny_config))
     assert not network.training
     assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("layers", ["6:10", "0:2", "4:6"])
+def test_a_part_of_the_layers(layers, tiny_dir, tiny_config):
+    """Layers that are held alone are filled with the weights of others, or run as others."""
+    checkpoint = open_checkpoint(tiny_dir, tiny_config)
+    held = hold_layers(tiny_config, layers)
+    whole, part = build(tiny_config, checkpoint), build(held, checkpoint)
+    first, end = held.held_layers
+    for module, other in zip(whole.layers[first:end], part.layers, strict=True):
+        weights = dict(other.named_parameters())
+        for name, weight in module.named_parameters():
+            assert torch.equal(weights.pop(name), weight), name
+        assert not weights
+        assert module.plan == other.plan
+    assert (part.draft is None) == (layers != "6:10")
+    with torch.inference_mode():
+        assert part(torch.arange(40, 60)[None]).isfinite().all()
+
+
+def test_shares_of_the_experts_add_up(tiny_dir, tiny_config):
+    """A rank leaves out what is its own, or adds what is another's."""
+    checkpoint = open_checkpoint(tiny_dir, tiny_config)
+    whole, *shares = (
+        build(tiny_config, checkpoint, dtype=torch.float32, expert_shard=share)
+        for share in ((0, 1), (0, 2), (1, 2))
+    )
+    x = torch.randn(9, tiny_config.hidden_size, generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        shared = whole.layers[3].ffn.shared_experts(x)
+        parts = [share.layers[3].ffn(x) - shared for share in shares]
+        torch.testing.assert_close(sum(parts), whole.layers[3].ffn(x) - shared)
+    assert all(part.abs().max() > 0 for part in parts)
