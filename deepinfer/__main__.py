@@ -247,7 +247,7 @@ def bench(
             "scheduler. profile: where a toy's steps spend their time. masks: structured output. "
             "drafts-sim: what drafts by confidence bring, simulated. overlap: host time hidden. "
             "replay: a long prompt and a second turn under each rule of replay. kernels: a GPU's, "
-            "at the released model's sizes."
+            "at the released model's sizes. rank: a step of one rank of that model there."
         ),
     ] = "offline",
     model: Annotated[
@@ -287,6 +287,8 @@ def bench(
     cold: Annotated[
         bool, typer.Option("--cold", help="offline: no run before the timed one.")
     ] = False,
+    ranks: Annotated[int, typer.Option(help="rank: of how many; experts are shared out.")] = 8,
+    rows: Annotated[int, typer.Option(help="rank: verified rows of each request.")] = 4,
     repeats: Annotated[int, typer.Option(help="steps, invariance: how often a step is timed.")] = 7,
     engine: Any = None,
     as_json: Annotated[bool, typer.Option("--json", help="offline: one JSON object.")] = False,
@@ -303,6 +305,7 @@ def bench(
         raise typer.Exit(url_report.main(target, load, pid, as_json=as_json, show=_show))
     from deepinfer.bench import command as tool
     from deepinfer.bench.offline import Workload
+    from deepinfer.bench.steps import Case
     from deepinfer.config.engine import engine_args
 
     dtype, num_threads = engine["dtype"], engine["num_threads"]
@@ -334,6 +337,7 @@ def bench(
         "masks": lambda: tool.masks(model, show=_show),
         "drafts-sim": lambda: tool.drafts_sim(show=_show),
         "kernels": lambda: tool.kernels(args, show=_show),
+        "rank": lambda: tool.rank(ranks, Case(batch, input_len, rows), args, show=_show),
     }
     raise typer.Exit(_chosen("WHAT", what, sorts)())
 

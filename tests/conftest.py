@@ -11,11 +11,12 @@ import torch
 
 from deepinfer.checkpoint.inventory import inventory
 from deepinfer.checkpoint.tiny import write_tiny
+from deepinfer.config import model as model_module
 from deepinfer.config.model import ModelConfig, parse_model_config, read_model_config
 from deepinfer.logs import ROOT
 from tests.shards import INDEX, clone, write_sparse
 
-RELEASED = Path(__file__).parent / "released_config.json"
+RELEASED = Path(model_module.__file__).with_name("released.json")
 
 # One thread: the order of summation, and so every bit, is the same on every machine.
 torch.set_num_threads(1)

@@ -118,6 +118,23 @@ def drafts_sim(*, show: Show) -> int:
 
 def kernels(args: EngineArgs, *, show: Show) -> int:
     """The kernels of a GPU at the released model's sizes. Raises ConfigError without a GPU."""
+    _need_kernels(args)
+    from deepinfer.bench.gpu.kernels import kernel_lines  # Triton is not everywhere
+
+    _show_all(kernel_lines(), show)
+    return 0
+
+
+def rank(num_ranks: int, case: Case, args: EngineArgs, *, show: Show) -> int:
+    """A step of one rank of the released model. Raises ConfigError without a GPU."""
+    _need_kernels(args)
+    from deepinfer.bench.gpu.rank import rank_lines
+
+    _show_all(rank_lines(num_ranks, case), show)
+    return 0
+
+
+def _need_kernels(args: EngineArgs) -> None:
     machine = this_machine("cuda")
     usable_device("cuda", machine)
     name, reason = choose_kernels("cuda", args.dtype, args.weight_dtype, machine)
@@ -125,10 +142,6 @@ def kernels(args: EngineArgs, *, show: Show) -> int:
         raise ConfigError(
             f"there are none to measure: {reason}", where="kernels", hint="see docs/hopper.md"
         )
-    from deepinfer.bench.gpu.kernels import kernel_lines  # Triton is not everywhere
-
-    _show_all(kernel_lines(), show)
-    return 0
 
 
 def talks(model: str | None, args: EngineArgs, *, show: Show) -> int:

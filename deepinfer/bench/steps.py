@@ -9,14 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from deepinfer.cache.layout import blocks_for
+from deepinfer.config.model import ModelConfig
 from deepinfer.engine.continuation import begin, next_rows, prepare
 from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.step import SamplePlan, StepPlan
-from deepinfer.worker.pools import Pools, make_pools
+from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 
 Step = Callable[[], None]
@@ -40,12 +42,8 @@ class Case:
 
 def make_step(network: Network, case: Case) -> Step:
     """A greedy step of `case`. Repeating it repeats the very same rows."""
-    num_blocks = blocks_for(case.context + case.num_rows)
-    config, storage = network.setup.config, network.kernels.storage
-    pools = make_pools(config, case.batch * num_blocks, case.batch, storage=storage)
-    _fill(pools)
-    worker = Worker(network, pools)
-    plan, sample_plan = _step_plan(network, case, num_blocks), _greedy(case)
+    worker = make_worker(network, case)
+    plan, sample_plan = step_plan(network, case), _greedy(case)
 
     def step() -> None:
         worker.launch(plan)
@@ -54,15 +52,38 @@ def make_step(network: Network, case: Case) -> Step:
     return step
 
 
-def _fill(pools: Pools) -> None:
-    generator = torch.Generator().manual_seed(0)
+def make_worker(network: Network, case: Case, device: str = "cpu") -> Worker:
+    """With room for `case`, and noise where its context would be."""
+    num_blocks = case.batch * blocks_for(case.context + case.num_rows)
+    config, storage = network.setup.config, network.kernels.storage
+    pools = make_pools(config, num_blocks, case.batch, storage=storage, device=device)
+    generator = torch.Generator(device).manual_seed(0)
     for part in (pools.window, pools.pending, pools.entries, pools.keys):
         for tensor in part.values():
-            tensor.normal_(generator=generator)
+            if tensor.is_floating_point():
+                tensor.normal_(generator=generator)
+            else:
+                _fill_packed(tensor, config, generator)
+    return Worker(network, pools, device)
 
 
-def _step_plan(network: Network, case: Case, num_blocks: int) -> StepPlan:
+def _fill_packed(rows: Tensor, config: ModelConfig, generator: torch.Generator) -> None:
+    """Any FP4 codes, FP8 codes of finite numbers, and scales near 1: UE8M0 from 123 on, or E4M3."""
+    head, key, width = config.head_dim, config.index_head_dim, rows.shape[-1]
+    of_format = {
+        head + head // 32: (head, 120, 123),
+        head // 2 + head // 16: (head // 2, 256, 54),
+        key // 2 + key // 32: (key // 2, 256, 123),
+    }
+    size, codes, scale = of_format[width]
+    rows[..., :size].random_(0, codes, generator=generator)
+    rows[..., size:].random_(scale, scale + 4, generator=generator)
+
+
+def step_plan(network: Network, case: Case) -> StepPlan:
+    """The rows of `case`, the last of each sequence to be sampled."""
     batch, nothing = case.batch, np.zeros(0, np.int32)
+    num_blocks = blocks_for(case.context + case.num_rows)
     rng = np.random.default_rng(0)
     token_ids = rng.integers(0, network.setup.config.vocab_size, batch * case.num_rows)
     return StepPlan(

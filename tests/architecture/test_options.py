@@ -37,7 +37,16 @@ COMMANDS = {
     "bench": [
         *("WHAT", "--model", "--workload", "--url", "--streams", "--requests", "--input-words"),
         *("--api-key", "--pid", "--toy", "--input-len", "--output-len", "--batch"),
-        *("--temperature", "--top-p", "--top-k", "--seed", "--cold", "--repeats"),
+        *(
+            "--temperature",
+            "--top-p",
+            "--top-k",
+            "--seed",
+            "--cold",
+            "--ranks",
+            "--rows",
+            "--repeats",
+        ),
         *(*ENGINE, "--json"),
     ],
     "cache": ["WHAT", "FOLDER"],

@@ -93,7 +93,7 @@ def test_steps_are_timed_by_the_device(needs_gpu: None) -> None:
 
     def start() -> Callable[[], None]:
         torch.cuda._sleep(10**8)  # cycles: 50 ms and more
-        return lambda: torch.cuda.synchronize()
+        return torch.cuda.synchronize
 
     pending = lane._call(start)
     pending.result()
