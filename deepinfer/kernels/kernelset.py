@@ -9,6 +9,7 @@ Shape letters: see `deepinfer.kernels.values`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,6 +78,29 @@ class KernelSet:
     def widens(self) -> bool:
         """Whether `linear_float32` computes from float32 copies of weights that are kept so."""
         return True
+
+    @property
+    def of_fp8(self) -> tuple[Callable[..., Tensor], ...]:
+        """Ops whose weights the release stores in FP8, one scale for 32 x 32."""
+        return self.linear_quantised, self.grouped_linear
+
+    @property
+    def few_rows(self) -> int:
+        """Up to so many rows are multiplied by what `pack_linear` made, where it made anything."""
+        return 0
+
+    def packs(self, op: Callable[..., Tensor], weight: Tensor, num_groups: int) -> bool:
+        """Whether `pack_linear` makes anything of a weight that `op` multiplies with."""
+        return False
+
+    def pack_linear(self, weight: Tensor, num_groups: int) -> Any:
+        """A weight [out, in], or [G * out, in], once more, for few rows."""
+        raise NotImplementedError
+
+    def linear_few_rows(self, x: Tensor, packed: Any) -> Tensor:
+        """x [T, in], or [T, G, in], times such a weight: what `op` gives, but for the order of
+        additions."""
+        raise NotImplementedError
 
     def empty_experts(
         self, num_experts: int, num_inner: int, size: int, dtype: torch.dtype

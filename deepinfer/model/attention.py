@@ -62,7 +62,11 @@ class Attention(nn.Module):
         self.kv_norm = RMSNorm(setup, c.head_dim)
         self.attn_sink = nn.Parameter(torch.empty(c.num_attention_heads))
         self.wo_a = Linear(
-            setup, kernels.grouped_linear, head_width // c.o_groups, c.o_groups * c.o_lora_rank
+            setup,
+            kernels.grouped_linear,
+            head_width // c.o_groups,
+            c.o_groups * c.o_lora_rank,
+            c.o_groups,
         )
         self.wo_b = Linear(setup, quantised, c.o_groups * c.o_lora_rank, c.hidden_size)
         if plan.owns_kv:

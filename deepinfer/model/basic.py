@@ -6,6 +6,7 @@ stores in float32 stays float32; all others are made by `Setup.weight`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,43 +39,116 @@ class Setup:
 
 
 class Linear(nn.Module):
-    """y = x Wᵀ by the given op of the KernelSet; weight [out, in]."""
+    """y = x Wᵀ by the given op of the KernelSet; weight [out, in].
+
+    num_groups: of `grouped_linear`, whose rows are x [T, G, in].
+    """
 
     def __init__(
-        self, setup: Setup, op: Callable[..., Tensor], num_inputs: int, num_outputs: int
+        self,
+        setup: Setup,
+        op: Callable[..., Tensor],
+        num_inputs: int,
+        num_outputs: int,
+        num_groups: int = 1,
     ) -> None:
         super().__init__()
-        self.op = op
+        self.op, self.num_groups = op, num_groups
         wide = op is setup.kernels.linear_float32 and setup.kernels.widens
         self.weight = setup.weight(num_outputs, num_inputs, wide=wide)
+        self.few = FewRows(setup.kernels)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]."""
-        return self.op(x, self.weight)
+        made = self.few(x)
+        return self.op(x, self.weight) if made is None else made
+
+    def pack(self) -> None:
+        """Make what few rows are multiplied with."""
+        self.few.pack(self.op, self.weight, self.num_groups)
+
+    @property
+    def packed_bytes(self) -> int:
+        """What that takes, about."""
+        return self.few.num_bytes(self.op, self.weight, self.num_groups)
 
 
-class Joint:
+class FewRows:
+    """A weight once more, as the backend wants it for few rows, if it wants that.
+
+    Made of a weight that is there, and never loaded or saved itself.
+    """
+
+    def __init__(self, kernels: KernelSet) -> None:
+        self._kernels = kernels
+        self._packed: Any = None
+
+    def __call__(self, x: Tensor) -> Tensor | None:
+        """The product; None for more rows than it is meant for, or without such a weight."""
+        if self._packed is None or len(x) > self._kernels.few_rows:
+            return None
+        return self._kernels.linear_few_rows(x, self._packed)
+
+    def pack(self, op: Callable[..., Tensor], weight: Tensor, num_groups: int = 1) -> None:
+        """From the weight of a product by `op`."""
+        if self._kernels.packs(op, weight, num_groups):
+            self._packed = self._kernels.pack_linear(weight, num_groups)
+
+    def num_bytes(self, op: Callable[..., Tensor], weight: Tensor, num_groups: int = 1) -> int:
+        """What that takes, about: a byte for each number, and a little."""
+        return weight.numel() * 65 // 64 if self._kernels.packs(op, weight, num_groups) else 0
+
+
+class Joint(nn.Module):
     """Linears that read the same rows: one product, where the backend wants few large ones.
 
     Their weights are then parts of one tensor, and are named and filled as ever.
     """
 
     def __init__(self, setup: Setup, *linears: Linear) -> None:
-        """linears: of one op and one number of inputs."""
-        self._linears = linears
+        """linears: of one op and one number of inputs, and registered elsewhere."""
+        super().__init__()
+        self.linears = linears  # a tuple, so that they are not this module's
         self._sizes = [len(linear.weight) for linear in linears]
         self._whole: Tensor | None = None
+        self.few = FewRows(setup.kernels)
         if setup.kernels.joins:
             first = linears[0].weight
             self._whole = first.new_empty(sum(self._sizes), first.shape[1])
             for linear, part in zip(linears, self._whole.split(self._sizes), strict=True):
                 linear.weight = nn.Parameter(part)
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one product here."""
+        return self._whole is not None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x [T, in] -> what each linear makes of it, [T, out]; rows may lie apart."""
         if self._whole is None:
-            return tuple(linear(x) for linear in self._linears)
-        return self._linears[0].op(x, self._whole).split(self._sizes, -1)
+            return tuple(linear(x) for linear in self.linears)
+        made = self.few(x)
+        made = self.linears[0].op(x, self._whole) if made is None else made
+        return made.split(self._sizes, -1)
+
+    def pack(self) -> None:
+        """As of `Linear`, of all of them together."""
+        assert self._whole is not None
+        self.few.pack(self.linears[0].op, self._whole)
+
+    @property
+    def packed_bytes(self) -> int:
+        """As of `Linear`."""
+        assert self._whole is not None
+        return self.few.num_bytes(self.linears[0].op, self._whole)
+
+
+def packed_together(module: nn.Module) -> list[Linear | Joint]:
+    """Linears and joints whose weights are multiplied with as they are."""
+    joints = [one for one in module.modules() if isinstance(one, Joint) and one.is_one]
+    joined = {id(linear) for joint in joints for linear in joint.linears}
+    linears = [one for one in module.modules() if isinstance(one, Linear)]
+    return [*joints, *(linear for linear in linears if id(linear) not in joined)]
 
 
 class RMSNorm(nn.Module):

@@ -15,10 +15,13 @@ from deepinfer.checkpoint.engram_table import open_engram_table
 from deepinfer.checkpoint.load import Checkpoint
 from deepinfer.config.model import ModelConfig
 from deepinfer.kernels.kernelset import KernelSet
+from deepinfer.kernels.reference import quant
 from deepinfer.kernels.values import randomise
-from deepinfer.model.basic import RMSNorm, Setup
+from deepinfer.model.basic import Linear, RMSNorm, Setup, packed_together
 from deepinfer.model.moe import Experts
 from deepinfer.model.network import Network
+
+_ROUNDED_ROWS = 1024  # of a weight at a time, in float32
 
 
 def build_network(
@@ -59,6 +62,7 @@ def build_network(
     for plan, layer in zip(network.plans, network.layers, strict=True):
         if plan.engram_id is not None:
             layer.engram.table = open_engram_table(checkpoint.index, plan.layer_id)
+    _pack(network)
     return network.eval()
 
 
@@ -73,7 +77,8 @@ def network_bytes(
     """Bytes of all parameters of such a network, without making one."""
     setup = Setup(config, kernels, dtype, weight_dtype, expert_shard)
     empty = _empty_network(setup, [0] * config.vocab_size, "meta")
-    return sum(parameter.nbytes for parameter in empty.parameters())
+    again = sum(module.packed_bytes for module in packed_together(empty))
+    return again + sum(parameter.nbytes for parameter in empty.parameters())
 
 
 def build_dummy(
@@ -104,10 +109,26 @@ def build_dummy(
             else:
                 for parameter in own.values():
                     randomise(parameter, generator)
+                if isinstance(module, Linear) and module.op in kernels.of_fp8:
+                    # The release has these in FP8, which the backend may rely on.
+                    for rows in module.weight.split(_ROUNDED_ROWS):
+                        rows.copy_(quant.decode_fp8(*_fp8(rows)))
     for layer in network.layers:
         if layer.plan.engram_id is not None:
             layer.engram.table = _DummyTable(config.engram_head_dim)
+    _pack(network)
     return network.eval()
+
+
+def _fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    values, codes = quant.encode_fp8(weight.float())
+    return values, quant.decode_ue8m0(codes)
+
+
+def _pack(network: Network) -> None:
+    """What few rows are multiplied with, of weights that are there."""
+    for module in packed_together(network):
+        module.pack()
 
 
 @dataclass(frozen=True)

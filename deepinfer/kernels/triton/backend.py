@@ -6,7 +6,7 @@ reference's business.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 
@@ -23,6 +23,7 @@ from deepinfer.kernels.triton import (
     engram,
     expert_weights,
     experts,
+    gemv,
     hyper,
     linear,
     route,
@@ -68,6 +69,26 @@ class TritonKernels(KernelSet):
     def widens(self) -> bool:
         """No: bfloat16 times bfloat16 is added up in float32 without copies."""
         return False
+
+    @property
+    def few_rows(self) -> int:
+        """As many as one product of the tensor core takes for the price of one."""
+        return 0 if self.is_invariant else gemv.ROWS
+
+    def packs(self, op: Callable[..., Tensor], weight: Tensor, num_groups: int) -> bool:
+        """FP8 weights of whole blocks, where rows may depend on their number."""
+        sizes = (len(weight) // num_groups, weight.shape[1])
+        is_whole = not any(size % gemv.BLOCK for size in sizes)
+        return bool(self.few_rows) and op in self.of_fp8 and is_whole
+
+    def pack_linear(self, weight: Tensor, num_groups: int) -> gemv.PackedFp8:
+        """Half the bytes."""
+        return gemv.pack_fp8(weight, num_groups)
+
+    def linear_few_rows(self, x: Tensor, packed: gemv.PackedFp8) -> Tensor:
+        """In FP8, as they are kept. Rows are rounded where `linear_quantised` rounds them."""
+        is_rounded = self.act_quant == "fp8" and x.dim() == 2
+        return gemv.gemv_fp8(experts.round_rows(x) if is_rounded else x, packed)
 
     def empty_experts(
         self, num_experts: int, num_inner: int, size: int, dtype: torch.dtype
@@ -148,15 +169,9 @@ class TritonKernels(KernelSet):
     ) -> Selection:
         """candidates: numbers of blocks, int32 [T, kb], ascending, then -1. Scores are kept in
         bfloat16, to which they are rounded anyway, and given back to nobody."""
+        asked = topk, rule, candidates
         return selection.select(
-            query,
-            weights,
-            keys,
-            view,
-            topk,
-            rule,
-            candidates,
-            makes_candidates=makes_candidates,
+            query, weights, keys, view, *asked, makes_candidates=makes_candidates
         )
 
     def attend_rotated(
@@ -165,16 +180,8 @@ class TritonKernels(KernelSet):
         """Rotation and its inverse are part of the kernel."""
         window, window_index, *entries = stores
         assert window is not None and window_index is not None
-        return attend(
-            query,
-            rotary,
-            sink,
-            scale,
-            window,
-            window_index,
-            *entries,
-            is_invariant=self.is_invariant,
-        )
+        stored = window, window_index, *entries
+        return attend(query, rotary, sink, scale, *stored, is_invariant=self.is_invariant)
 
     def enter_streams(
         self,
