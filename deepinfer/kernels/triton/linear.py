@@ -1,4 +1,4 @@
-"""Dense products: FP8 weights with a few rows, bf16 weights with any number of them; SwiGLU.
+"""Dense products with bf16 weights; SwiGLU.
 
 A row's result has the same bits in every batch: every sum over the inputs has an order that only
 the weight's shape decides. (A library takes another order for another number of rows.)
@@ -13,15 +13,7 @@ from torch import Tensor
 
 from deepinfer.kernels.triton import linear_kernels
 
-_GEMV_ROWS = 16
-_GEMV_OUTPUTS = 64
-_GEMV_BLOCKS = 4  # scale blocks of one loop step: 128 codes of a row, one line of memory
-_GEMV_WARPS, _GEMV_STAGES = 4, 3
-_BLOCK = 32  # inputs and outputs that share a scale
 _MULTIPROCESSORS = 132
-_GEMV_PROGRAMS = 4 * _MULTIPROCESSORS
-_LEAST_STEPS = 4
-_SUM_ELEMENTS = 256
 
 
 class Tile(NamedTuple):
@@ -56,65 +48,6 @@ def dot_dtype(x: Tensor) -> tl.dtype:
     numbers for integers.
     """
     return tl.float32 if x.device.type == "cpu" else tl.bfloat16
-
-
-def gemv_fp8(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
-    """Few rows times an FP8 weight, float32 inside: x bf16 [T, in] -> bf16 [T, out].
-
-    codes uint8 [out, in] (e4m3); scales uint8 [ceil(out / 32), ceil(in / 32)] (UE8M0), one for each
-    block of 32 x 32. Raises ValueError for more than 16 rows.
-    """
-    num_rows, num_inputs = x.shape
-    num_outputs = codes.shape[0]
-    if num_rows > _GEMV_ROWS:
-        raise ValueError(f"{num_rows} rows: the kernel takes {_GEMV_ROWS}")
-    out = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
-    if num_rows == 0:
-        return out
-    splits, steps = _gemv_splits(num_inputs, num_outputs)
-    partials = out
-    if splits > 1:
-        shape = splits, num_rows, num_outputs
-        partials = torch.empty(shape, dtype=torch.float32, device=x.device)
-    linear_kernels.gemv_fp8[(triton.cdiv(num_outputs, _GEMV_OUTPUTS), splits)](
-        x.contiguous(),
-        codes,
-        scales,
-        partials,
-        num_rows,
-        INPUTS=num_inputs,
-        OUTPUTS=num_outputs,
-        STEPS=steps,
-        ROWS=_GEMV_ROWS,
-        TILE=_GEMV_OUTPUTS,
-        BLOCK=_BLOCK,
-        BLOCKS=_GEMV_BLOCKS,
-        DOT=dot_dtype(x),
-        num_warps=_GEMV_WARPS,
-        num_stages=_GEMV_STAGES,
-    )
-    if splits > 1:
-        elements = num_rows * num_outputs
-        linear_kernels.add_splits[(triton.cdiv(elements, _SUM_ELEMENTS),)](
-            partials, out, elements, SPLITS=splits, BLOCK=_SUM_ELEMENTS, num_warps=4
-        )
-    return out
-
-
-def _gemv_splits(num_inputs: int, num_outputs: int) -> tuple[int, int]:
-    """Parts of the inputs that programs share, and loop steps of a part. By the weight alone.
-
-    Parts of equal length if there are any of a fair number: a last one that is shorter would cost
-    all of them a mask.
-    """
-    steps = triton.cdiv(num_inputs, _BLOCK * _GEMV_BLOCKS)
-    wanted = max(1, _GEMV_PROGRAMS // triton.cdiv(num_outputs, _GEMV_OUTPUTS))
-    most = max(1, steps // _LEAST_STEPS)
-    for splits in range(wanted, 2 * wanted):
-        if splits <= most and steps % splits == 0:
-            return splits, steps // splits
-    part = triton.cdiv(steps, min(wanted, most))
-    return triton.cdiv(steps, part), part
 
 
 def linear_invariant(x: Tensor, weight: Tensor, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from deepinfer.kernels.reference import moe as reference
-from deepinfer.kernels.reference.quant import decode_fp8, decode_ue8m0
 from deepinfer.kernels.triton import linear
 
 pytestmark = pytest.mark.gpu
@@ -26,73 +25,6 @@ def error_of(actual, expected):
         return 0.0
     scale = expected.square().mean(-1, keepdim=True).sqrt()
     return ((actual.double() - expected) / scale).abs().max().item()
-
-
-def coded(generator, device, num_inputs, num_outputs):
-    """e4m3 codes, UE8M0 scales, and the weight in float64."""
-    shape = num_outputs, num_inputs
-    codes = (torch.randn(shape, generator=generator) * 60).to(torch.float8_e4m3fn)
-    blocks = -(-num_outputs // 32), -(-num_inputs // 32)
-    scales = torch.randint(114, 120, blocks, generator=generator).to(torch.uint8)
-    weight = decode_fp8(codes.to(torch.float32), decode_ue8m0(scales)).double()
-    return codes.view(torch.uint8).to(device), scales.to(device), weight.to(device)
-
-
-GEMV_TOYS = [(64, 32), (32, 1), (160, 96), (96, 40), (1280, 70), (50, 65)]
-GEMV_RELEASED = [(1280, 32768), (8192, 5120), (5120, 4608)]
-
-
-def gemv_case(generator, device, num_rows, shape):
-    # The interpreter cuts bf16 off instead of rounding it: float32 shows the sums there.
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    x = torch.randn((num_rows, shape[0]), generator=generator).to(device).to(torch.bfloat16)
-    return x.to(dtype), *coded(generator, device, *shape)
-
-
-def check_gemv(generator, device, num_rows, shape):
-    x, codes, scales, weight = gemv_case(generator, device, num_rows, shape)
-    actual = linear.gemv_fp8(x, codes, scales)
-    assert actual.shape == (num_rows, shape[1]) and actual.dtype == x.dtype
-    error = error_of(actual, x.double() @ weight.T)
-    print(f"relerr {error:.2e}")
-    # The largest of a row is four times its mean square and more, where half a step of bf16 is
-    # 2**-6; the float32 sum adds a little.
-    assert error <= (1.01 * 2**-6 if device == "cuda" else 1e-5)
-
-
-@pytest.mark.parametrize("shape", GEMV_TOYS)
-def test_gemv(generator, device, shape):
-    """Guards scales of every block, ragged edges, splits of the inputs and their sum."""
-    for num_rows in (0, 1, 3, 16):
-        check_gemv(generator, device, num_rows, shape)
-
-
-@pytest.mark.parametrize("shape", GEMV_RELEASED)
-def test_gemv_as_released(generator, device, released, shape):
-    """Guards the same in the shapes that run."""
-    if not released:
-        pytest.skip("too slow here")
-    for num_rows in (1, 5, 16):
-        check_gemv(generator, device, num_rows, shape)
-
-
-def test_gemv_batches(generator, device, released):
-    """Guards batch invariance, and the limit of rows."""
-    for shape in [(1280, 70), *(GEMV_RELEASED if released else ())]:
-        x, codes, scales, _ = gemv_case(generator, device, 16, shape)
-        whole = linear.gemv_fp8(x, codes, scales)
-        for part in (slice(0, 1), slice(15, 16), slice(3, 5)):
-            assert torch.equal(linear.gemv_fp8(x[part], codes, scales), whole[part])
-    with pytest.raises(ValueError, match="17 rows"):
-        linear.gemv_fp8(torch.cat((x, x[:1])), codes, scales)
-
-
-def test_gemv_splits():
-    """Guards the choice of splits: they cover the inputs and know nothing of rows."""
-    for num_inputs, num_outputs in GEMV_TOYS + GEMV_RELEASED:
-        splits, steps = linear._gemv_splits(num_inputs, num_outputs)
-        assert (splits - 1) * steps * 128 < num_inputs <= splits * steps * 128
-    assert linear._gemv_splits(1280, 32768)[0] == 1
 
 
 PRODUCTS = [(0, 1, 64, 40), (1, 1, 64, 40), (3, 2, 100, 70), (17, 1, 192, 130), (70, 3, 64, 5)]

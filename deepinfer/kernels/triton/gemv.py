@@ -1,0 +1,177 @@
+"""Few rows times an FP8 weight, near the speed of memory; the weight's packing, once at load.
+
+The release stores such weights as e4m3 codes with a power of two for each 32 x 32 block; the engine
+keeps their values in bfloat16. `pack_fp8` finds the codes again, exactly.
+
+A unit is 16 outputs by a block of 32 inputs, 128 words of four codes, as one warp reads it with one
+load of 16 bytes a thread: what a thread reads is what it feeds the tensor core with. A word holds
+two pairs of codes (of neighbouring inputs, the left one in the lower half). A pair's codes lie in
+both halves of the word alike: the first's where a bfloat16 has its sign, the last four bits of its
+exponent and the first three of its mantissa (bits 15 and 10 to 4); the second's in what is left.
+Read as bfloat16 they lack a factor of 2**120, which the block's own factor brings along.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from deepinfer.kernels.triton import gemv_kernels
+
+ROWS = 16
+_BLOCK = 32  # inputs and outputs that share a scale
+_OUTPUTS = 64  # outputs of a group are padded to a multiple of it: the tallest tile
+_INPUTS = 256  # inputs are padded to a multiple of it: every tile has a step that divides it
+_LARGEST = 448.0  # of e4m3
+# Scales are 2**-126 to 2**7. Below, bfloat16 has no numbers that e4m3 would lack at 2**-126; above,
+# the factor would overflow.
+_LEAST, _GREATEST = -126, 7
+_MISSING = 120  # exponent that the bits of a code lack as bfloat16
+_SLICE = 1 << 22  # elements that are packed at a time
+
+_WARPS = 4  # share the inputs: another number gives other bits
+_MULTIPROCESSORS = 132
+_SHARED = 220 << 10  # bytes of shared memory of a multiprocessor that programs fill
+_MOST_BUFFERS = 8
+
+
+class PackedFp8(NamedTuple):
+    """An FP8 weight of G groups, [G * out, in], on one device.
+
+    words int32 [G * ceil(out / 64) * 4, blocks, 128], factors int32 [.. * 2, blocks]: twice the
+    bfloat16 2**120 times the scale of 32 outputs. blocks = ceil(in / 256) * 8. Zeros where padded.
+    """
+
+    words: Tensor
+    factors: Tensor
+    groups: int
+    num_outputs: int
+    num_inputs: int
+
+
+class Tiling(NamedTuple):
+    """Shape of a program: units of 16 outputs, blocks of a warp and step, rows, buffers."""
+
+    units: int
+    blocks: int
+    rows: int
+    buffers: int
+
+
+def pack_fp8(weight: Tensor, groups: int = 1) -> PackedFp8:
+    """Codes and scales of a bfloat16 weight [G * out, in], on its device.
+
+    Raises ValueError if out or in is no multiple of 32, or if a block of 32 x 32 is not e4m3 values
+    times one power of two of -126 to 7. Waits for the device: it is a step of loading.
+    """
+    total, num_inputs = weight.shape
+    num_outputs = total // groups
+    if total % (groups * _BLOCK) or num_inputs % _BLOCK:
+        raise ValueError(f"FP8 weight of {groups} x {num_outputs} x {num_inputs}: not blocks of 32")
+    tall = triton.cdiv(num_outputs, _OUTPUTS) * _OUTPUTS
+    blocks = triton.cdiv(num_inputs, _INPUTS) * (_INPUTS // _BLOCK)
+    words = weight.new_zeros((groups, tall // 16, blocks, 128), dtype=torch.int32)
+    factors = weight.new_zeros((groups, tall // _BLOCK, blocks), dtype=torch.int32)
+    used = num_inputs // _BLOCK
+    height = max(_SLICE // (num_inputs * _BLOCK), 1) * _BLOCK
+    for group, rows in enumerate(weight.chunk(groups)):
+        for first in range(0, num_outputs, height):
+            codes, scales = _encode(rows[first : first + height])
+            unit, block = first // 16, first // _BLOCK
+            packed = _words(codes)
+            words[group, unit : unit + len(packed), :used] = packed
+            # The same in both halves: the product is of pairs.
+            twice = (scales + (127 + _MISSING) << 7) * 0x10001
+            factors[group, block : block + len(twice), :used] = twice
+    return PackedFp8(words.flatten(0, 1), factors.flatten(0, 1), groups, num_outputs, num_inputs)
+
+
+def _encode(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """e4m3 codes uint8 [out, in] and exponents of the scales int32 [out / 32, in / 32]."""
+    values = weight.float().unflatten(1, (-1, _BLOCK)).unflatten(0, (-1, _BLOCK))
+    largest, exponent = torch.frexp(values.abs().amax((1, 3)))
+    # 448 is 0.875 * 2**9. A block of zeros may have any scale.
+    exponent = exponent - 9 + (largest > _LARGEST / 2**9).int()
+    exponent = exponent.clamp(_LEAST, _GREATEST)
+    # By bits: a device's power function need not be exact.
+    up, down = (
+        (e.int() + 127 << 23).view(torch.float32)[:, None, :, None] for e in (-exponent, exponent)
+    )
+    codes = (values * up).to(torch.float8_e4m3fn)
+    if not torch.equal(codes.float() * down, values):
+        raise ValueError("a weight said to be FP8 has a block that e4m3 cannot express")
+    return codes.view(torch.uint8).flatten(2).flatten(0, 1), exponent.int()
+
+
+def _words(codes: Tensor) -> Tensor:
+    """Codes uint8 [out, in] as words int32 [out / 16, in / 32, 128]."""
+    # [unit, half of it, row in 8, block, lane of 4, u, pair, half of the pair]
+    parts = codes.int().unflatten(1, (-1, 4, 2, 2, 2)).unflatten(0, (-1, 2, 8))
+    first, second = parts.unbind(-2)
+    first = (first & 0x80) << 8 | (first & 0x7F) << 4
+    second = (second & 0x80) << 4 | (second & 0x70) << 8 | second & 0x0F
+    words = (first | second).to(torch.int16).contiguous().view(torch.int32)[..., 0]
+    return words.permute(0, 3, 2, 4, 5, 1).flatten(2)
+
+
+def gemv_fp8(x: Tensor, packed: PackedFp8) -> Tensor:
+    """Few rows times an FP8 weight, float32 inside, rounded once: bf16 [T, G * out].
+
+    x bf16 [T, in], or [T, G, in] group by group. A row has the same bits in every batch of up to 16
+    rows. Raises ValueError for more rows, or another number of groups or inputs.
+    """
+    rows = x[:, None] if x.dim() == 2 else x
+    num_rows, *shape = rows.shape
+    if num_rows > ROWS:
+        raise ValueError(f"{num_rows} rows: the kernel takes {ROWS}")
+    if shape != [packed.groups, packed.num_inputs]:
+        raise ValueError(f"rows of {shape}: the weight takes {packed[2]} x {packed[4]}")
+    out = x.new_empty((num_rows, packed.groups * packed.num_outputs))
+    if num_rows == 0:
+        return out
+    if rows.stride(2) != 1:
+        rows = rows.contiguous()
+    tiling = choose_tiling(packed, num_rows)
+    programs = packed.words.shape[0] // tiling.units
+    gemv_kernels.product[(programs,)](
+        rows,
+        rows.stride(0),
+        rows.stride(1),
+        packed.words,
+        packed.factors,
+        out,
+        num_rows,
+        packed.num_outputs,
+        programs // packed.groups,
+        INPUTS=packed.num_inputs,
+        GROUPS=packed.groups,
+        STEPS=packed.words.shape[1] // (tiling.blocks * _WARPS),
+        ROWS=tiling.rows,
+        UNITS=tiling.units,
+        BLOCKS=tiling.blocks,
+        WARPS=_WARPS,
+        NATIVE=not triton.knobs.runtime.interpret,
+        num_warps=_WARPS,
+        num_stages=tiling.buffers + 1,
+    )
+    return out
+
+
+def choose_tiling(packed: PackedFp8, num_rows: int) -> Tiling:
+    """The tallest tile that leaves every multiprocessor some programs, and as many buffers as the
+    programs of one have room for, all of them at once.
+
+    The shorter the tile, the more often x is read: of many rows that soon costs more than too few
+    programs do. None of it changes a result.
+    """
+    units, blocks = packed.words.shape[:2]
+    rows = 8 if num_rows <= 8 else ROWS
+    wanted = 250 if rows == 8 else 130
+    height = next((n for n in (4, 2) if units // n >= wanted), 1)
+    # A step of a program is 8 KB of codes, or 4 where the inputs do not divide into longer ones.
+    length = 4 // height if blocks % (_WARPS * 4 // height) == 0 else 2
+    step = _WARPS * length * (height * (512 + 4) + rows * _BLOCK * 2)
+    resident = min(triton.cdiv(units // height, _MULTIPROCESSORS), 4)
+    buffers = min(_SHARED // resident // step, _MOST_BUFFERS, blocks // (_WARPS * length))
+    return Tiling(height, length, rows, buffers)
