@@ -94,7 +94,7 @@ class KernelSet:
         return False
 
     def pack_linear(self, weight: Tensor, num_groups: int) -> Any:
-        """A weight [out, in], or [G * out, in], once more, for few rows."""
+        """A weight [out, in], or [G * out, in], once more, for few rows; None if it cannot be."""
         raise NotImplementedError
 
     def linear_few_rows(self, x: Tensor, packed: Any) -> Tensor:

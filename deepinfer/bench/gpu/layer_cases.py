@@ -17,20 +17,22 @@ from deepinfer.bench.gpu.cases import (
     how_many,
 )
 from deepinfer.bench.gpu.timing import Call
-from deepinfer.kernels.triton import hyper, linear
+from deepinfer.kernels.reference import quant
+from deepinfer.kernels.triton import dense, hyper, linear
 from deepinfer.kernels.triton.engram import engram_gate, engram_gather
 from deepinfer.kernels.triton.expert_order import sort_pairs
 from deepinfer.kernels.triton.expert_product import choose_tiling, grouped_product
 from deepinfer.kernels.triton.expert_weights import ExpertWeights
 from deepinfer.kernels.triton.experts import experts as all_of_experts
+from deepinfer.kernels.triton.gemv import ROWS as FEW_ROWS
+from deepinfer.kernels.triton.gemv import gemv_fp8, pack_fp8
 from deepinfer.kernels.triton.route import route
 from deepinfer.kernels.values import Written
 
 _LOCAL = 48  # experts of an EP8 rank
 _PROJECTIONS = {
-    "wq_a": (HIDDEN, 1280),
     "wq_b": (1280, 32_768),
-    "wkv": (HIDDEN, 512),
+    "wq_a and wkv": (HIDDEN, 1792),
     "wo_b": (8192, HIDDEN),
     "shared gate and up": (HIDDEN, 2 * INNER),
 }
@@ -79,15 +81,34 @@ def _expert_cases(randoms: Randoms, packed: ExpertWeights, rows: int) -> Iterato
 
 
 def projections() -> Iterator[Case]:
-    """Products with bfloat16 weights by cuBLAS and by ours, which no batch changes."""
+    """Products by cuBLAS, by ours that no batch changes, and of few rows with FP8 weights."""
     for name, (k, n) in _PROJECTIONS.items():
         randoms = Randoms()
-        weights = [randoms.normal(n, k) for _ in range(how_many(2 * k * n))]
+        weights = [_of_fp8(randoms.normal(n, k)) for _ in range(how_many(2 * k * n))]
+        packed = [pack_fp8(weight) for weight in weights]
         for rows in (1, 4, 16, 128, 1024):
             x = randoms.normal(rows, k)
             work = 2 * (k * n + rows * (k + n)), 2 * rows * k * n
             for how, op in (("cuBLAS", F.linear), ("ours", linear.linear_invariant)):
                 yield Case(f"{name}, {how}, {rows} rows", [_of(op, x, w) for w in weights], *work)
+            if rows <= FEW_ROWS:
+                calls = [_of(gemv_fp8, x, one) for one in packed]
+                yield Case(f"{name}, FP8, {rows} rows", calls, k * n, work[1])
+    for rows in (1, 16, 128, 1024):
+        randoms = Randoms()
+        weights = [_of_fp8(randoms.normal(8192, 4096)) for _ in range(6)]
+        x, work = randoms.normal(rows, 8, 4096), 2 * rows * 8192 * 4096
+        calls = [_of(dense.grouped_linear, x, weight) for weight in weights]
+        yield Case(f"wo_a, cuBLAS, {rows} rows", calls, 2 * 8192 * 4096, work)
+        if rows <= FEW_ROWS:
+            calls = [_of(gemv_fp8, x, pack_fp8(weight, 8)) for weight in weights]
+            yield Case(f"wo_a, FP8, {rows} rows", calls, 8192 * 4096, work)
+
+
+def _of_fp8(weight: Tensor) -> Tensor:
+    """Rounded to what the release stores."""
+    values, codes = quant.encode_fp8(weight.float())
+    return quant.decode_fp8(values, quant.decode_ue8m0(codes)).to(weight.dtype)
 
 
 def _of(op: Callable[..., object], *inputs: object) -> Call:

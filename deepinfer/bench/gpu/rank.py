@@ -33,6 +33,7 @@ _ACCEPTED = 0.75  # of the drafts, as in the figures that the release published
 # Which part of a layer a kernel belongs to, by what its name contains; the first that fits.
 _PARTS = {
     "experts": ("_product", "order", "sort_pairs", "add_pairs", "round_rows"),
+    "products of few rows": ("product",),
     "attention": ("attend_kernel", "combine_kernel"),
     "index scores": ("_scores",),
     "selection": ("sieve", "choose", "numbers", "best_of_blocks", "_best"),

@@ -81,9 +81,12 @@ class TritonKernels(KernelSet):
         is_whole = not any(size % gemv.BLOCK for size in sizes)
         return bool(self.few_rows) and op in self.of_fp8 and is_whole
 
-    def pack_linear(self, weight: Tensor, num_groups: int) -> gemv.PackedFp8:
-        """Half the bytes."""
-        return gemv.pack_fp8(weight, num_groups)
+    def pack_linear(self, weight: Tensor, num_groups: int) -> gemv.PackedFp8 | None:
+        """Half the bytes. None of a weight that is not FP8 after all, as others may store it."""
+        try:
+            return gemv.pack_fp8(weight, num_groups)
+        except ValueError:
+            return None
 
     def linear_few_rows(self, x: Tensor, packed: gemv.PackedFp8) -> Tensor:
         """In FP8, as they are kept. Rows are rounded where `linear_quantised` rounds them."""

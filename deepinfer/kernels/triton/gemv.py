@@ -20,7 +20,7 @@ from torch import Tensor
 from deepinfer.kernels.triton import gemv_kernels
 
 ROWS = 16
-_BLOCK = 32  # inputs and outputs that share a scale
+BLOCK = 32  # inputs and outputs that share a scale
 _OUTPUTS = 64  # outputs of a group are padded to a multiple of it: the tallest tile
 _INPUTS = 256  # inputs are padded to a multiple of it: every tile has a step that divides it
 _LARGEST = 448.0  # of e4m3
@@ -67,18 +67,18 @@ def pack_fp8(weight: Tensor, groups: int = 1) -> PackedFp8:
     """
     total, num_inputs = weight.shape
     num_outputs = total // groups
-    if total % (groups * _BLOCK) or num_inputs % _BLOCK:
+    if total % (groups * BLOCK) or num_inputs % BLOCK:
         raise ValueError(f"FP8 weight of {groups} x {num_outputs} x {num_inputs}: not blocks of 32")
     tall = triton.cdiv(num_outputs, _OUTPUTS) * _OUTPUTS
-    blocks = triton.cdiv(num_inputs, _INPUTS) * (_INPUTS // _BLOCK)
+    blocks = triton.cdiv(num_inputs, _INPUTS) * (_INPUTS // BLOCK)
     words = weight.new_zeros((groups, tall // 16, blocks, 128), dtype=torch.int32)
-    factors = weight.new_zeros((groups, tall // _BLOCK, blocks), dtype=torch.int32)
-    used = num_inputs // _BLOCK
-    height = max(_SLICE // (num_inputs * _BLOCK), 1) * _BLOCK
+    factors = weight.new_zeros((groups, tall // BLOCK, blocks), dtype=torch.int32)
+    used = num_inputs // BLOCK
+    height = max(_SLICE // (num_inputs * BLOCK), 1) * BLOCK
     for group, rows in enumerate(weight.chunk(groups)):
         for first in range(0, num_outputs, height):
             codes, scales = _encode(rows[first : first + height])
-            unit, block = first // 16, first // _BLOCK
+            unit, block = first // 16, first // BLOCK
             packed = _words(codes)
             words[group, unit : unit + len(packed), :used] = packed
             # The same in both halves: the product is of pairs.
@@ -89,7 +89,7 @@ def pack_fp8(weight: Tensor, groups: int = 1) -> PackedFp8:
 
 def _encode(weight: Tensor) -> tuple[Tensor, Tensor]:
     """e4m3 codes uint8 [out, in] and exponents of the scales int32 [out / 32, in / 32]."""
-    values = weight.float().unflatten(1, (-1, _BLOCK)).unflatten(0, (-1, _BLOCK))
+    values = weight.float().unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK))
     largest, exponent = torch.frexp(values.abs().amax((1, 3)))
     # 448 is 0.875 * 2**9. A block of zeros may have any scale.
     exponent = exponent - 9 + (largest > _LARGEST / 2**9).int()
@@ -171,7 +171,7 @@ def choose_tiling(packed: PackedFp8, num_rows: int) -> Tiling:
     height = next((n for n in (4, 2) if units // n >= wanted), 1)
     # A step of a program is 8 KB of codes, or 4 where the inputs do not divide into longer ones.
     length = 4 // height if blocks % (_WARPS * 4 // height) == 0 else 2
-    step = _WARPS * length * (height * (512 + 4) + rows * _BLOCK * 2)
+    step = _WARPS * length * (height * (512 + 4) + rows * BLOCK * 2)
     resident = min(triton.cdiv(units // height, _MULTIPROCESSORS), 4)
     buffers = min(_SHARED // resident // step, _MOST_BUFFERS, blocks // (_WARPS * length))
     return Tiling(height, length, rows, buffers)
