@@ -97,12 +97,12 @@ def projections() -> Iterator[Case]:
     for rows in (1, 16, 128, 1024):
         randoms = Randoms()
         weights = [_of_fp8(randoms.normal(8192, 4096)) for _ in range(6)]
-        x, work = randoms.normal(rows, 8, 4096), 2 * rows * 8192 * 4096
+        x, flops = randoms.normal(rows, 8, 4096), 2 * rows * 8192 * 4096
         calls = [_of(dense.grouped_linear, x, weight) for weight in weights]
-        yield Case(f"wo_a, cuBLAS, {rows} rows", calls, 2 * 8192 * 4096, work)
+        yield Case(f"wo_a, cuBLAS, {rows} rows", calls, 2 * 8192 * 4096, flops)
         if rows <= FEW_ROWS:
             calls = [_of(gemv_fp8, x, pack_fp8(weight, 8)) for weight in weights]
-            yield Case(f"wo_a, FP8, {rows} rows", calls, 8192 * 4096, work)
+            yield Case(f"wo_a, FP8, {rows} rows", calls, 8192 * 4096, flops)
 
 
 def _of_fp8(weight: Tensor) -> Tensor:
