@@ -14,6 +14,7 @@ from deepinfer.kernels.reference import (
     linear,
     moe,
     norm_rope,
+    pick,
     quant,
 )
 
@@ -68,4 +69,5 @@ _REFERENCE = KernelSet(
     experts=moe.experts,
     engram_rows=engram.engram_rows,
     engram_gate=engram.engram_gate,
+    pick=pick.pick,
 )

@@ -63,6 +63,8 @@ class KernelSet:
     # Engram
     engram_rows: Callable[..., Tensor]
     engram_gate: Callable[..., Tensor]
+    # what is drawn
+    pick: Callable[[Tensor, Tensor], Tensor]
 
     @property
     def storage(self) -> Storage:

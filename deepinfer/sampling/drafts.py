@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.kernels.reference.noise import ACCEPT, RESIDUAL, draft_key, row_key, uniform
 from deepinfer.sampling.arrays import on_device
-from deepinfer.sampling.draw import greedy, pick, temper_and_filter
-from deepinfer.sampling.noise import ACCEPT, RESIDUAL, draft_key, row_key, uniform
+from deepinfer.sampling.draw import Pick, greedy, temper_and_filter
 from deepinfer.step import Int64, SamplePlan
 
 
@@ -45,7 +45,9 @@ class Drafted(NamedTuple):
     proposed: Proposed
 
 
-def draft_tokens(logits: Tensor, plan: SamplePlan, rows: Int64, anchors: Tensor, i: int) -> Drafted:
+def draft_tokens(
+    logits: Tensor, plan: SamplePlan, rows: Int64, anchors: Tensor, i: int, *, pick: Pick
+) -> Drafted:
     """Draft number i, from 0, of each of A sequences.
 
     logits: float32 [A, V], the draft module's. rows: int64 [A] on the host, a row of `plan` of each
@@ -61,7 +63,7 @@ def draft_tokens(logits: Tensor, plan: SamplePlan, rows: Int64, anchors: Tensor,
         return Drafted(token_ids, Proposed(drawn, logits[:0]))
     rows, place = rows[drawn], _on(logits, drawn)
     kept = _distribution(logits[place], plan, rows)
-    seed, choice, _ = _numbers(logits, plan, rows)
+    seed, choice, _ = numbers_of(logits, plan, rows)
     anchor = anchors[place]
     key = row_key(seed, choice, anchor + 1 + i)
     tested = np.flatnonzero(plan.is_rejection[rows]) if plan.is_rejection.size else rows[:0]
@@ -84,7 +86,9 @@ def rejection_rows(plan: SamplePlan) -> Int64:
     return np.flatnonzero(plan.is_rejection & has_draft & (plan.temperature > 0.0))
 
 
-def verify(logits: Tensor, plan: SamplePlan, rows: Int64, proposed: Proposed) -> Tensor:
+def verify(
+    logits: Tensor, plan: SamplePlan, rows: Int64, proposed: Proposed, *, pick: Pick
+) -> Tensor:
     """Tokens of `rejection_rows`: the draft, or another in its place.
 
     logits: float32 [n, V] of these rows, adjusted; rows: int64 [n]. proposed: of these rows, and
@@ -100,7 +104,7 @@ def verify(logits: Tensor, plan: SamplePlan, rows: Int64, proposed: Proposed) ->
     p = proposed.logprobs[_on(logits, which)].to(torch.float64).softmax(-1)
     token_ids = _on(logits, plan.draft_ids[rows].astype(np.int64))
     q_of_draft, p_of_draft = (x.gather(-1, token_ids[:, None])[:, 0] for x in (q, p))
-    seed, choice, position = _numbers(logits, plan, rows)
+    seed, choice, position = numbers_of(logits, plan, rows)
     accept_key = row_key(seed, choice, position, ACCEPT)
     is_possible = p_of_draft > 0.0  # false for NaN, too
     stays = is_possible & (uniform(accept_key) * p_of_draft < q_of_draft)
@@ -123,8 +127,8 @@ def _distribution(logits: Tensor, plan: SamplePlan, rows: Int64) -> Tensor:
     return temper_and_filter(logits, *(number[rows] for number in numbers))
 
 
-def _numbers(like: Tensor, plan: SamplePlan, rows: Int64) -> tuple[Tensor, Tensor, Tensor]:
-    """Seed, choice and position of the plan's rows, int64 [n] each."""
+def numbers_of(like: Tensor, plan: SamplePlan, rows: Int64) -> tuple[Tensor, Tensor, Tensor]:
+    """Seed, choice and position of the plan's rows, int64 [n] each, where `like` is."""
     seed, choice, position = (
         _on(like, number[rows].astype(np.int64))
         for number in (plan.seeds, plan.choices, plan.positions)

@@ -1,9 +1,10 @@
-"""Logits -> tokens by the Gumbel-max trick. Every row on its own; ties go to the lowest id.
+"""Logits -> tokens: every row on its own; ties go to the lowest id.
 
-Knows temperatures, filters and noise. Does not know penalties or log-probabilities.
+Knows temperatures and filters. Does not know penalties or log-probabilities, nor how the op `pick`
+of a kernel set draws from what is kept.
 
-A row has the same bits alone and in any batch, on any device whose exp and log depend on their
-argument alone: all else is a comparison, or a sum of whole numbers, whose order does not matter.
+A row has the same bits alone and in any batch, on any device whose exp depends on its argument
+alone: all else is a comparison, or a sum of whole numbers, whose order does not matter.
 """
 
 from collections.abc import Callable
@@ -14,15 +15,12 @@ import torch
 from torch import Tensor
 
 from deepinfer.sampling.arrays import on_device
-from deepinfer.sampling.noise import gumbel_noise, row_key
 
 # Probabilities as whole numbers, the likeliest token's being 2**44: a vocabulary of 2**18 sums up
 # without overflow, and less than 2e-8 of the total is rounded away.
 _ONE = 2**44
 
-# Up to this share of tokens taking part, to find them is faster than to draw noise for all.
-_FEW = 1 / 3
-
+Pick = Callable[[Tensor, Tensor], Tensor]  # the op of the kernel set
 Numbers = npt.ArrayLike  # one for all rows, or one a row; on the host, where the branches are taken
 
 
@@ -33,54 +31,19 @@ def greedy(logits: Tensor) -> Tensor:
 
 def draw(
     logits: Tensor,
+    key: Tensor,
     *,
     temperature: Numbers,
     top_k: Numbers = -1,
     top_p: Numbers = 1.0,
     min_p: Numbers = 0.0,
-    seed: Numbers,
-    choice: Numbers,
-    position: Numbers,
+    pick: Pick,
 ) -> Tensor:
     """A token of each row from the filtered distribution: float32 [T, V] -> int64 [T].
 
-    temperature, top_k, top_p, min_p: see `temper_and_filter`. seed, choice, position: see
-    `row_key`.
+    key: int64 [T], of `row_key`. temperature, top_k, top_p, min_p: see `temper_and_filter`.
     """
-    kept = temper_and_filter(logits, temperature, top_k, top_p, min_p)
-    seeds, choices, positions = (_column(x, logits)[:, 0] for x in (seed, choice, position))
-    return pick(kept, row_key(seeds, choices, positions))
-
-
-def pick(kept: Tensor, key: Tensor) -> Tensor:
-    """A draw from softmax(kept), by the numbers of each row's key.
-
-    kept: float64 [T, V], -inf for tokens that do not take part; key: int64 [T]. Returns int64 [T].
-    The argmax of log-probability plus Gumbel noise is a draw from the distribution, and a constant
-    that is missing in all of a row changes no argmax. A row in which nothing takes part gives a
-    token of no meaning.
-    """
-    num_rows, vocab_size = kept.shape
-    if num_rows == 0:
-        return torch.empty(0, dtype=torch.int64, device=kept.device)
-    # Noise is a function of the token's id: to leave some out changes nothing, but the time.
-    if (place := _few_places(kept)) is not None:
-        noisy = kept[place] + gumbel_noise(key[place[0]], place[1])
-        return greedy(kept.index_put(place, noisy))
-    token_ids = torch.arange(vocab_size, device=kept.device)
-    return greedy(kept + gumbel_noise(key[:, None], token_ids))
-
-
-def _few_places(kept: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Row and id of each token that takes part, if these are few; None elsewhere, and always on
-    another device than the CPU: to count them, the host would have to wait for it."""
-    if kept.device.type != "cpu":
-        return None
-    takes_part = kept.isfinite()
-    if int(takes_part.count_nonzero()) > _FEW * kept.numel():
-        return None
-    rows, token_ids = takes_part.nonzero(as_tuple=True)
-    return rows, token_ids
+    return pick(temper_and_filter(logits, temperature, top_k, top_p, min_p), key)
 
 
 def temper_and_filter(

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.kernels.reference.noise import row_key
 from deepinfer.sampling.arrays import on_device
-from deepinfer.sampling.drafts import Proposed, rejection_rows, verify
-from deepinfer.sampling.draw import draw
+from deepinfer.sampling.drafts import Proposed, numbers_of, rejection_rows, verify
+from deepinfer.sampling.draw import Pick, draw
 from deepinfer.sampling.logits import adjust_logits
 from deepinfer.sampling.logprobs import Scored, score, spread_scores
 from deepinfer.step import SamplePlan
@@ -28,7 +29,9 @@ class Drawn(NamedTuple):
     logprobs: Scored | None
 
 
-def sample(logits: Tensor, plan: SamplePlan, proposed: Proposed | None = None) -> Drawn:
+def sample(
+    logits: Tensor, plan: SamplePlan, proposed: Proposed | None = None, *, pick: Pick
+) -> Drawn:
     """A token for each row, and the log-probabilities that were asked for.
 
     logits: float32 [R, V] on any device, left as it is. A row with a logit that is NaN or +inf, or
@@ -47,26 +50,25 @@ def sample(logits: Tensor, plan: SamplePlan, proposed: Proposed | None = None) -
     tested = rejection_rows(plan)
     drawn = np.setdiff1d(np.flatnonzero(plan.temperature > 0.0), tested, assume_unique=True)
     if drawn.size:
-        token_ids[on_device(drawn, logits.device)] = _draw_rows(adjusted, plan, drawn)
+        token_ids[on_device(drawn, logits.device)] = _draw_rows(adjusted, plan, drawn, pick)
     if tested.size:
         assert proposed is not None
         place = on_device(tested, logits.device)
-        token_ids[place] = verify(adjusted[place], plan, tested, proposed)
+        token_ids[place] = verify(adjusted[place], plan, tested, proposed, pick=pick)
     token_ids = torch.where(forced >= 0, forced, token_ids).masked_fill(is_bad, 0)
     return Drawn(token_ids, is_bad, _score_rows(logits, token_ids, plan))
 
 
-def _draw_rows(logits: Tensor, plan: SamplePlan, rows: np.ndarray) -> Tensor:
+def _draw_rows(logits: Tensor, plan: SamplePlan, rows: np.ndarray, pick: Pick) -> Tensor:
     all_rows = len(rows) == len(logits)
     return draw(
         logits if all_rows else logits[on_device(rows, logits.device)],
+        row_key(*numbers_of(logits, plan, rows)),
         temperature=plan.temperature[rows],
         top_k=plan.top_k[rows],
         top_p=plan.top_p[rows],
         min_p=plan.min_p[rows],
-        seed=plan.seeds[rows],
-        choice=plan.choices[rows],
-        position=plan.positions[rows],
+        pick=pick,
     )
 
 

@@ -95,7 +95,8 @@ class Drafter:
         kept: list[Proposed] = []
 
         def pick(logits: Tensor, i: int) -> Tensor:
-            drafted = draft_tokens(logits, sampled.sample_plan, rows, anchors, i)
+            common = sampled.sample_plan, rows, anchors
+            drafted = draft_tokens(logits, *common, i, pick=network.kernels.pick)
             kept.append(drafted.proposed)
             return drafted.token_ids
 

@@ -109,7 +109,7 @@ class Worker:
         final = launched.hidden.final
         logits = self.network.head(final[self._tensor(launched.plan.sample_rows)])
         logprobs_of = None if self.drafter is None else self.drafter.proposed(launched.plan, plan)
-        drawn = sample(logits, plan, logprobs_of)
+        drawn = sample(logits, plan, logprobs_of, pick=self.network.kernels.pick)
         self._sampled = take_sample(launched.plan, plan, drawn.token_ids)
         self._proposed = None
         prompt_scores = self._prompt_scores(launched.plan, final)

@@ -11,9 +11,9 @@ from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.errors import RequestError
 from deepinfer.front.intake import check_against
 from deepinfer.front.stream import TextStream
-from deepinfer.sampling.sample import sample
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.tokenizer.tokenizer import Tokenizer
+from tests.unit.sampling.plans import sample
 
 VOCAB_SIZE = 64
 EOS_ID = 1

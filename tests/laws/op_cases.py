@@ -177,6 +177,13 @@ def engram_gate(d: Draw) -> Case:
     return tensors, lambda s, k, v: KERNELS.engram_gate(s, k, v, q_weight, k_weight, 1e-20)
 
 
+def pick(d: Draw) -> Case:
+    kept = d.plain(NUM_ROWS, d.width, dtype=torch.float64)
+    kept[::3, ::2] = -torch.inf  # enough for the short cut with these rows alone
+    kept[::3, 0] = 0.0
+    return (kept, d.whole(2**62, NUM_ROWS)), lambda *row: KERNELS.pick(*row)[:, None]
+
+
 CASES: dict[str, Callable[[Draw], Case]] = {
     "linear": lambda d: linear_case(KERNELS.linear, d),
     "linear_float32": lambda d: linear_case(KERNELS.linear_float32, d),
@@ -200,4 +207,5 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     "experts": experts,
     "engram_rows": engram_rows,
     "engram_gate": engram_gate,
+    "pick": pick,
 }

@@ -15,12 +15,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from deepinfer.kernels.reference.noise import ACCEPT, DRAFT, RESIDUAL, draft_key, row_key, uniform
 from deepinfer.sampling import drafts
 from deepinfer.sampling.draw import temper_and_filter
 from deepinfer.sampling.logits import adjust_logits
-from deepinfer.sampling.noise import ACCEPT, DRAFT, RESIDUAL, draft_key, row_key, uniform
-from deepinfer.sampling.sample import sample
-from tests.unit.sampling.plans import make_plan, random_logits
+from tests.unit.sampling.plans import draft_tokens, make_plan, random_logits, sample
 
 VOCAB_SIZE = 12
 ANCHOR = 40  # its position
@@ -72,7 +71,7 @@ def yielded(logits: Tensor, plan: Any, position: int, drafted: drafts.Drafted, w
 def drafted_by(logits: Tensor, plan: Any, i: int) -> drafts.Drafted:
     """Draft i of each row of the plan."""
     anchors = torch.from_numpy(plan.positions)
-    return drafts.draft_tokens(logits, plan, np.arange(len(logits)), anchors, i)
+    return draft_tokens(logits, plan, np.arange(len(logits)), anchors, i)
 
 
 def one_token(

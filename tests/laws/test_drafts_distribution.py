@@ -32,10 +32,10 @@ def small_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Penalties and bias are not for drafts, which would come from the whole vocabulary."""
     draft_tokens = drafter.draft_tokens
 
-    def biased(logits: Tensor, *rest: Any) -> Any:
+    def biased(logits: Tensor, *rest: Any, **options: Any) -> Any:
         logits = logits.clone()
         logits[:, TOKENS] += 60.0
-        return draft_tokens(logits, *rest)
+        return draft_tokens(logits, *rest, **options)
 
     monkeypatch.setattr(drafter, "draft_tokens", biased)
 

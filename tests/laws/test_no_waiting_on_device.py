@@ -1,10 +1,12 @@
 """No hidden synchronisation in device code: between launch and result nothing looks at a value.
 
 The worker's three calls run under a guard, in an engine that does all that an engine can. Ops of
-the kernel set are the backend's business; so is the short cut of a CPU in `sampling.draw`.
+the kernel set are the backend's business, but for `pick`: the reference's runs on any device, and
+only its short cut is the CPU's.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,10 @@ import torch
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.grammars import Grammars
 from deepinfer.kernels.backends import load_kernels
+from deepinfer.kernels.reference import pick
 from deepinfer.model.engram import ResidentTable
 from deepinfer.model.network import Network
 from deepinfer.outputs import RequestOutput
-from deepinfer.sampling import draw
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.worker import worker as worker_module
 from deepinfer.worker.drafter import Drafter
@@ -52,7 +54,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
 @pytest.fixture(scope="module")
 def network(small: Small) -> Network:
     """Engram's tables are in the device's memory: one that is on disk is looked up by the host."""
-    network = small.source.network("fp32", unguarded_kernels(load_kernels()))
+    kernels = replace(unguarded_kernels(load_kernels()), pick=pick.pick)
+    network = small.source.network("fp32", kernels)
     for plan, layer in zip(network.plans, network.layers, strict=True):
         if plan.engram_id is not None:
             table = layer.engram.table
@@ -69,7 +72,7 @@ def grammars(small: Small) -> Iterator[Callable[[], Grammars]]:
 @pytest.fixture(autouse=True)
 def no_short_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """On other devices there is none."""
-    monkeypatch.setattr(draw, "_few_places", lambda kept: None)
+    monkeypatch.setattr(pick, "_few_places", lambda kept: None)
 
 
 def run(engine: Engine, small: Small, *, is_guarded: bool) -> list[RequestOutput]:

@@ -13,6 +13,8 @@ from deepinfer.checkpoint.tiny import tiny_config, write_tiny
 from deepinfer.config.engine import EngineArgs
 from deepinfer.engine.loading import LoadedModel, load_model
 from deepinfer.errors import RequestError
+from deepinfer.kernels.reference.noise import row_key
+from deepinfer.kernels.reference.pick import pick
 from deepinfer.messages import Delta
 from deepinfer.sampling.draw import draw
 from deepinfer.sampling_params import SamplingParams
@@ -82,15 +84,9 @@ def test_drawn_tokens_equal_whole_forwards(length: int, loaded: LoadedModel) -> 
     params = SamplingParams(temperature=1.2, top_k=60, top_p=0.95, seed=seed, max_tokens=10)
     tokens = generate(loaded, prompt, params)
     position = torch.arange(length, length + 10)
-    expected = draw(
-        whole_logits(loaded, prompt + tokens)[length - 1 : -1],
-        temperature=1.2,
-        top_k=60,
-        top_p=0.95,
-        seed=torch.full_like(position, seed - 2**64),
-        choice=torch.zeros_like(position),
-        position=position,
-    )
+    key = row_key(torch.full_like(position, seed - 2**64), torch.zeros_like(position), position)
+    logits = whole_logits(loaded, prompt + tokens)[length - 1 : -1]
+    expected = draw(logits, key, temperature=1.2, top_k=60, top_p=0.95, pick=pick)
     assert tokens == expected.tolist()
 
 

@@ -1,12 +1,19 @@
 """Plans and logits for the tests of sampling."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.kernels.reference.pick import pick
+from deepinfer.sampling import drafts
+from deepinfer.sampling import sample as sample_module
 from deepinfer.step import SamplePlan, TokenLists
+
+sample = partial(sample_module.sample, pick=pick)
+draft_tokens = partial(drafts.draft_tokens, pick=pick)
 
 PER_ROW: dict[str, tuple[type, float]] = {
     "temperature": (np.float32, 0.0),

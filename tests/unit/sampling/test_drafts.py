@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from deepinfer.kernels.reference.noise import row_key
+from deepinfer.kernels.reference.pick import pick
 from deepinfer.sampling import drafts
-from deepinfer.sampling.drafts import Drafted, Proposed, draft_tokens
+from deepinfer.sampling.drafts import Drafted, Proposed
 from deepinfer.sampling.draw import draw
-from deepinfer.sampling.sample import Drawn, sample
+from deepinfer.sampling.sample import Drawn
 from deepinfer.step import SamplePlan
-from tests.unit.sampling.plans import make_plan, random_logits
+from tests.unit.sampling.plans import draft_tokens, make_plan, random_logits, sample
 
 VOCAB_SIZE = 30
 ANCHOR = 17  # its position
@@ -88,14 +90,9 @@ def test_coupled_drafts_are_the_targets_own(filters: dict[str, Any], i: int) -> 
     logits = random_logits(3, 50, VOCAB_SIZE)
     plan = plan_of(50, temperature=0.8, choices=3, **filters)
     drafted = drafted_by(logits, plan, i)
-    own = draw(
-        logits,
-        temperature=plan.temperature,
-        **filters,
-        seed=plan.seeds,
-        choice=3,
-        position=ANCHOR + 1 + i,
-    )
+    seeds = torch.from_numpy(plan.seeds)
+    key = row_key(seeds, torch.full_like(seeds, 3), torch.full_like(seeds, ANCHOR + 1 + i))
+    own = draw(logits, key, temperature=plan.temperature, **filters, pick=pick)
     assert torch.equal(drafted.token_ids, own)
     assert drafted.proposed.rows.size == 0
     found = tokens_of(logits, replace(plan, positions=plan.positions + 1 + i))

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.sampling import draw as draw_module
-from deepinfer.sampling.draw import draw, filter_logits, greedy, pick
-from deepinfer.sampling.noise import row_key
+from deepinfer.kernels.reference import pick as pick_module
+from deepinfer.kernels.reference.noise import row_key
+from deepinfer.kernels.reference.pick import pick
+from deepinfer.sampling.draw import draw, filter_logits, greedy
 
 VOCAB_SIZE = 12
 TOP_KS = (-1, 0, 1, 2, 5, VOCAB_SIZE, VOCAB_SIZE + 1, 10**6)
@@ -44,13 +45,8 @@ def draw_many(logits: Tensor, count: int, *, seed: int = 1, **changes: float) ->
     """`count` draws from one row of logits, at positions 0, 1, 2, ..."""
     options = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, **changes}
     positions = torch.arange(count)
-    return draw(
-        logits.expand(count, -1),
-        **options,  # type: ignore[arg-type]
-        seed=torch.full_like(positions, seed),
-        choice=torch.zeros_like(positions),
-        position=positions,
-    )
+    key = row_key(torch.full_like(positions, seed), torch.zeros_like(positions), positions)
+    return draw(logits.expand(count, -1), key, **options, pick=pick)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -207,15 +203,8 @@ def test_rows_do_not_see_each_other() -> None:
     position = torch.tensor([1, 2, 3, 4, 4, 2**20])
 
     def drawn(rows: list[int]) -> list[int]:
-        return draw(
-            logits[rows],
-            temperature=1.3,
-            top_k=50,
-            top_p=0.97,
-            seed=seed[rows],
-            choice=choice[rows],
-            position=position[rows],
-        ).tolist()
+        key = row_key(seed[rows], choice[rows], position[rows])
+        return draw(logits[rows], key, temperature=1.3, top_k=50, top_p=0.97, pick=pick).tolist()
 
     alone = [drawn([row])[0] for row in range(6)]
     assert drawn([0, 1, 2, 3, 4, 5]) == alone
@@ -297,7 +286,7 @@ def test_noise_of_some_is_noise_of_all(share: float, monkeypatch: pytest.MonkeyP
     kept[1, 3] = torch.nan
     found = []
     for few in (-1.0, 2.0):
-        monkeypatch.setattr(draw_module, "_FEW", few)
+        monkeypatch.setattr(pick_module, "_FEW", few)
         found.append(pick(kept, key))
     assert torch.equal(*found)
     monkeypatch.undo()

@@ -6,8 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.sampling.noise import ACCEPT, DRAFT, RESIDUAL, TARGET, draft_key, row_key, uniform
-from deepinfer.sampling.noise import gumbel_noise as noise_of_tokens
+from deepinfer.kernels.reference.noise import (
+    ACCEPT,
+    DRAFT,
+    RESIDUAL,
+    TARGET,
+    draft_key,
+    row_key,
+    uniform,
+)
+from deepinfer.kernels.reference.noise import gumbel_noise as noise_of_tokens
 
 WORD = (1 << 64) - 1
 EXTREME_WORDS = (0, 1, -1, 2**63 - 1, -(2**63), 0x9E3779B97F4A7C15 - 2**64)
@@ -99,7 +107,8 @@ def test_finite_at_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     for bits in (0, -1):
         with monkeypatch.context() as patch:
             patch.setattr(
-                "deepinfer.sampling.noise._mix", lambda x, bits=bits: torch.full_like(x, bits)
+                "deepinfer.kernels.reference.noise._mix",
+                lambda x, bits=bits: torch.full_like(x, bits),
             )
             assert noise_of(0, 0, 0, 3).isfinite().all()
 

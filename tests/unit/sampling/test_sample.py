@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from deepinfer.sampling.sample import Drawn, sample
-from tests.unit.sampling.plans import LISTS, PER_ROW, make_plan, random_logits
+from deepinfer.sampling.sample import Drawn
+from tests.unit.sampling.plans import LISTS, PER_ROW, make_plan, random_logits, sample
 
 VOCAB_SIZE = 67  # not a multiple of any vector: the last elements take a path of their own
 
