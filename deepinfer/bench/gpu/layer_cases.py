@@ -12,6 +12,7 @@ from deepinfer.bench.gpu.cases import (
     HIDDEN,
     INNER,
     STREAMS,
+    VOCABULARY,
     Case,
     Randoms,
     how_many,
@@ -26,6 +27,7 @@ from deepinfer.kernels.triton.expert_weights import ExpertWeights
 from deepinfer.kernels.triton.experts import experts as all_of_experts
 from deepinfer.kernels.triton.gemv import ROWS as FEW_ROWS
 from deepinfer.kernels.triton.gemv import gemv_fp8, pack_fp8
+from deepinfer.kernels.triton.pick import pick
 from deepinfer.kernels.triton.route import route
 from deepinfer.kernels.values import Written
 
@@ -154,6 +156,8 @@ def others() -> Iterator[Case]:
             randoms.normal(*shape, dtype=torch.float32)
             for shape in ((rows, ALL_EXPERTS), (ALL_EXPERTS,))
         )
+        kept, keys = randoms.normal(rows, VOCABULARY, dtype=torch.float64), randoms.order(rows)
+        yield Case(f"drawing of all tokens, {rows} rows", [_of(pick, kept, keys)], kept.nbytes)
         yield Case(f"router, {rows} rows", [_of(route, logits, bias, EXPERTS_PER_TOKEN, 1.5)])
         key, value = randoms.normal(rows, 5 * HIDDEN).split((4 * HIDDEN, HIDDEN), -1)
         norms = [randoms.normal(STREAMS, HIDDEN, dtype=torch.float32) for _ in range(2)]

@@ -83,7 +83,7 @@ class TritonKernels(KernelSet):
         return bool(self.few_rows) and op in self.of_fp8 and is_whole
 
     def pack_linear(self, weight: Tensor, num_groups: int) -> gemv.PackedFp8 | None:
-        """Half the bytes. None of a weight that is not FP8 after all, as others may store it."""
+        """None of a weight that is not FP8 after all, as others may store it."""
         try:
             return gemv.pack_fp8(weight, num_groups)
         except ValueError:
