@@ -26,7 +26,6 @@ from deepinfer.kernels.triton import (
     gemv,
     hyper,
     linear,
-    pick,
     route,
     selection,
 )
@@ -237,7 +236,6 @@ def triton_kernels(
         "swiglu": linear.swiglu,
         "engram_rows": engram.engram_rows,
         "engram_gate": engram.engram_gate,
-        "pick": pick.pick,
     }
     return TritonKernels(**{**plain, **overrides}, act_quant=act_quant, is_invariant=is_invariant)
 
