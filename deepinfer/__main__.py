@@ -288,7 +288,12 @@ def bench(
         bool, typer.Option("--cold", help="offline: no run before the timed one.")
     ] = False,
     ranks: Annotated[int, typer.Option(help="rank: of how many; experts are shared out.")] = 8,
-    rows: Annotated[int, typer.Option(help="rank: verified rows of each request.")] = 4,
+    rows: Annotated[
+        int, typer.Option(help="rank: rows of each request; of more than 8, a prompt's.")
+    ] = 4,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="rank: decode and prompts of many sizes instead.")
+    ] = False,
     repeats: Annotated[int, typer.Option(help="steps, invariance: how often a step is timed.")] = 7,
     engine: Any = None,
     as_json: Annotated[bool, typer.Option("--json", help="offline: one JSON object.")] = False,
@@ -337,7 +342,9 @@ def bench(
         "masks": lambda: tool.masks(model, show=_show),
         "drafts-sim": lambda: tool.drafts_sim(show=_show),
         "kernels": lambda: tool.kernels(args, show=_show),
-        "rank": lambda: tool.rank(ranks, Case(batch, input_len, rows), args, show=_show),
+        "rank": lambda: tool.rank(
+            ranks, None if sweep else Case(batch, input_len, rows), args, show=_show
+        ),
     }
     raise typer.Exit(_chosen("WHAT", what, sorts)())
 

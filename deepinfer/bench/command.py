@@ -125,12 +125,12 @@ def kernels(args: EngineArgs, *, show: Show) -> int:
     return 0
 
 
-def rank(num_ranks: int, case: Case, args: EngineArgs, *, show: Show) -> int:
-    """A step of one rank of the released model. Raises ConfigError without a GPU."""
+def rank(num_ranks: int, case: Case | None, args: EngineArgs, *, show: Show) -> int:
+    """A step of one rank of the released model; None is many. Raises ConfigError without a GPU."""
     _need_kernels(args)
-    from deepinfer.bench.gpu.rank import rank_lines
+    from deepinfer.bench.gpu.rank import rank_lines, sweep_cases
 
-    _show_all(rank_lines(num_ranks, case), show)
+    _show_all(rank_lines(num_ranks, sweep_cases() if case is None else [case]), show)
     return 0
 
 

@@ -52,7 +52,9 @@ def make_step(network: Network, case: Case) -> Step:
     return step
 
 
-def make_worker(network: Network, case: Case, device: str = "cpu") -> Worker:
+def make_worker(
+    network: Network, case: Case, device: str = "cpu", *, is_compact: bool = False
+) -> Worker:
     """With room for `case`, and noise where its context would be."""
     num_blocks = case.batch * blocks_for(case.context + case.num_rows)
     config, storage = network.setup.config, network.kernels.storage
@@ -64,7 +66,7 @@ def make_worker(network: Network, case: Case, device: str = "cpu") -> Worker:
                 tensor.normal_(generator=generator)
             else:
                 _fill_packed(tensor, config, generator)
-    return Worker(network, pools, device)
+    return Worker(network, pools, device, is_compact=is_compact)
 
 
 def _fill_packed(rows: Tensor, config: ModelConfig, generator: torch.Generator) -> None:

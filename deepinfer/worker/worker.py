@@ -33,6 +33,20 @@ _NUM_SCORES = len(Scored._fields)
 
 
 @dataclass(frozen=True)
+class Ready:
+    """What the network needs to run a plan's rows.
+
+    plan, index: of the rows that run through all layers. rest: as of `Network.run`.
+    """
+
+    plan: StepPlan
+    index: StepIndex
+    batch: Batch
+    store: PagedStore
+    rest: Rest | None
+
+
+@dataclass(frozen=True)
 class _Launched:
     """What `sample` needs of the rows that ran through all layers. plan: of these."""
 
@@ -68,6 +82,17 @@ class Worker:
     def launch(self, plan: StepPlan) -> None:
         """Run the plan's rows through all layers; their keys and values are stored."""
         assert self._launched is None  # its tokens were never drawn
+        ready = self.ready(plan)
+        hidden = self.network.run(ready.batch, ready.store, ready.rest)
+        index = ready.index
+        if self.drafter is not None and len(hidden.features):
+            at = index.window_rows
+            self.drafter.keep_windows(hidden.features[at], index.positions[at], index.window_write)
+        self._launched = _Launched(ready.plan, hidden)
+
+    @torch.inference_mode()
+    def ready(self, plan: StepPlan) -> Ready:
+        """Where a plan's rows find and leave what is theirs. It follows the step before."""
         self._tell_slots(plan)
         starts, token_ids = follow(plan, self._sampled, self._proposed, self.device)
         index = self._index(plan, starts)
@@ -83,11 +108,7 @@ class Worker:
                 rest = Rest(rows, rest_batch, self._store(index))
             else:
                 rest = Rest(rows, batch, store)  # they stop before any layer reads these
-        hidden = self.network.run(batch, store, rest)
-        if self.drafter is not None and len(hidden.features):
-            at = index.window_rows
-            self.drafter.keep_windows(hidden.features[at], index.positions[at], index.window_write)
-        self._launched = _Launched(plan, hidden)
+        return Ready(plan, index, batch, store, rest)
 
     def lose_step(self) -> None:
         """Forget launched and sampled steps: no later plan follows one of them."""

@@ -45,6 +45,7 @@ COMMANDS = {
             "--cold",
             "--ranks",
             "--rows",
+            "--sweep",
             "--repeats",
         ),
         *(*ENGINE, "--json"),

@@ -9,26 +9,31 @@ module and Engram's tables (rows are made up) are not part of it.
 import json
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from deepinfer.bench.gpu.ceilings import Ceilings, measure_ceilings
+from deepinfer.bench.gpu.work import work_of
 from deepinfer.bench.steps import Case, make_worker, step_plan
 from deepinfer.config import model as model_config
 from deepinfer.kernels.backends import load_kernels
 from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.model.network import Network
+from deepinfer.sampling.arrays import on_device
 from deepinfer.worker.build import build_dummy
-from deepinfer.worker.follow import follow
 from deepinfer.worker.worker import Worker
 
 RELEASED = Path(model_config.__file__).with_name("released.json")
 _REPLAYS = 10
+_MOST_DRAFTED = 8  # a step with more rows of a sequence is a prompt's
+KEPT_ROWS = 140  # of a prompt, that its decoder half runs (deepinfer.config.replay)
 _ACCEPTED = 0.75  # of the drafts, as in the figures that the release published
 # Which part of a layer a kernel belongs to, by what its name contains; the first that fits.
 _PARTS = {
@@ -41,6 +46,7 @@ _PARTS = {
     "products of cuBLAS": ("gemm", "nvjet", "cutlass", "gemv", "splitK", "cublas"),
     "norms and cache rows": ("_norm_kernel", "_encode_kernel", "pool"),
 }
+_PRODUCTS = ("products of cuBLAS", "products of few rows")
 
 
 def released_network(num_ranks: int) -> Network:
@@ -73,9 +79,10 @@ class Taken:
     launches: int
 
 
-def decode(network: Network, case: Case) -> Taken:
-    """A step of `case` with everything known, captured in a CUDA graph."""
-    worker = make_worker(network, case, "cuda")
+def run(network: Network, case: Case) -> Taken:
+    """A step of `case` with everything known, captured in a CUDA graph. Of more rows than
+    `_MOST_DRAFTED` only the last of each sequence run in the decoder half, as of a prompt."""
+    worker = make_worker(network, case, "cuda", is_compact=_is_prompt(case))
     step = _static_step(worker, case)
     for _ in range(2):
         step()
@@ -91,7 +98,7 @@ def decode(network: Network, case: Case) -> Taken:
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         graph.replay()
         torch.cuda.synchronize()
     parts: Counter[str] = Counter()
@@ -101,19 +108,27 @@ def decode(network: Network, case: Case) -> Taken:
 
 
 def _static_step(worker: Worker, case: Case) -> Callable[[], Any]:
-    """Rows through all layers, and the likeliest token of each, from tensors that stay in place."""
+    """Rows through all layers, and the likeliest token of those that are sampled, from tensors that
+    stay in place."""
     plan = step_plan(worker.network, case)
-    starts, token_ids = follow(plan, None, None, worker.device)
-    index = worker._index(plan, starts)
-    batch = worker._batch(token_ids, worker._lookback(token_ids, index), index)
+    if _is_prompt(case):
+        kept_from = np.full(case.batch, case.context + case.num_rows - KEPT_ROWS, np.int32)
+        plan = replace(plan, decoder_starts=kept_from)
+    ready = worker.ready(plan)
+    sampled = on_device(ready.plan.sample_rows, worker.device, torch.int64)
 
     def step() -> Tensor:
         with torch.inference_mode():
-            hidden = worker.network.run(batch, worker._store(index))
-            best: Tensor = worker.network.head(hidden.final).argmax(-1)
+            hidden = worker.network.run(ready.batch, ready.store, ready.rest)
+            final = hidden.final if not _is_prompt(case) else hidden.final[sampled]
+            best: Tensor = worker.network.head(final).argmax(-1)
         return best
 
     return step
+
+
+def _is_prompt(case: Case) -> bool:
+    return case.num_rows > _MOST_DRAFTED
 
 
 def _part(name: str) -> str:
@@ -123,20 +138,55 @@ def _part(name: str) -> str:
     return "the rest"
 
 
-def rank_lines(num_ranks: int, case: Case) -> Iterator[str]:
-    """What a step takes, and where it goes."""
-    gpu = torch.cuda.get_device_properties(0)
+def tokens_of(case: Case) -> float:
+    """That a step brings a request: all rows of a prompt; else one, and of drafts what is accepted
+    of them."""
+    if _is_prompt(case):
+        return case.num_rows
+    return 1 + _ACCEPTED * (case.num_rows - 1)
+
+
+def rank_lines(num_ranks: int, cases: Sequence[Case]) -> Iterator[str]:
+    """What a step of each case takes, and where it goes, beside what no kernel could undercut."""
+    gpu, ceilings = torch.cuda.get_device_properties(0), measure_ceilings()
     yield (
         f"{gpu.name}, torch {torch.__version__}: one rank of {num_ranks}, random weights, no "
         "expert traffic, no draft module"
     )
-    taken = decode(released_network(num_ranks), case)
-    # Of a token's row one token comes, of a draft's as many as are accepted of it.
-    tokens = 1 + _ACCEPTED * (case.num_rows - 1)
     yield (
-        f"{case.batch} requests of {case.context:,} tokens, {case.num_rows} rows each: "
-        f"{taken.ms:.2f} ms a step, {taken.launches} kernels, "
-        f"{case.batch * tokens / taken.ms * 1e3:,.0f} tokens/s at {tokens:.2f} of a request"
+        f"measured ceilings: {ceilings.bytes_per_s / 1e12:.2f} TB/s read, "
+        f"{ceilings.flops_per_s / 1e12:.0f} TFLOP/s bfloat16"
     )
-    for part, ms in taken.parts.items():
-        yield f"  {part:24}{ms:9.3f} ms {100 * ms / taken.ms:6.1f} %"
+    network = released_network(num_ranks)
+    for case in cases:
+        yield from _case_lines(network, case, ceilings)
+        torch.cuda.empty_cache()
+
+
+def _case_lines(network: Network, case: Case, ceilings: Ceilings) -> Iterator[str]:
+    taken, tokens = run(network, case), tokens_of(case)
+    work = work_of(network, case, KEPT_ROWS if _is_prompt(case) else None)
+    floors = {part: one.floor_ms(*ceilings) for part, one in work.items()}
+    floor_ms = sum(floors.values())
+    yield (
+        f"{case.batch} requests of {case.context:,} tokens, {case.num_rows:,} rows each: "
+        f"{taken.ms:.2f} ms a step ({100 * floor_ms / taken.ms:.0f} % of it by the roofline), "
+        f"{taken.launches} kernels, {case.batch * tokens / taken.ms * 1e3:,.0f} tokens/s, "
+        f"{tokens / taken.ms * 1e3:,.1f} a request"
+    )
+    products = sum(taken.parts.get(name, 0.0) for name in _PRODUCTS)
+    for part, ms in {**taken.parts, "products": products}.items():
+        line = f"  {part:24}{ms:9.3f} ms {100 * ms / taken.ms:6.1f} %"
+        if part in floors:
+            one = work[part]
+            line += (
+                f"{one.num_bytes / 1e9:10.2f} GB{one.num_flops / 1e12:9.2f} TFLOP, "
+                f"at least {floors[part]:.3f} ms: {100 * floors[part] / max(ms, 1e-9):.0f} %"
+            )
+        yield line
+
+
+def sweep_cases() -> list[Case]:
+    """Decode at the published context with three drafts each, then prompts."""
+    decode = [Case(requests, 131_072, 4) for requests in (1, 8, 16, 32, 64, 128, 256)]
+    return decode + [Case(1, 0, rows) for rows in (4096, 8192, 16_384, 32_768, 65_536)]
