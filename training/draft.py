@@ -97,7 +97,7 @@ def _attention(attn: Attention, angles: Angles, main: Tensor, anchors: Tensor, u
     num_blocks = anchors.numel()
     query = attn.wq_b(attn.q_norm(attn.wq_a(u))).unflatten(-1, (attn.num_heads, attn.head_dim))
     query = kernels.rotate(query, *angles.rows).unflatten(0, (num_blocks, -1))
-    own = attn.window_kv(u, angles.rows).unflatten(0, (num_blocks, -1))
+    own = attn.window_kv(attn.wkv(u), angles.rows).unflatten(0, (num_blocks, -1))
     before = anchors[..., None] + torch.arange(-window, 0, device=anchors.device)
     sequence = torch.arange(len(anchors), device=anchors.device)[:, None, None]
     found = main[sequence, before.clamp_min(0)].flatten(0, 1)

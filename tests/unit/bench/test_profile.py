@@ -23,7 +23,7 @@ def test_every_op_is_timed() -> None:
     kernels, times = timed_kernels(load_kernels())
     network = small_network(kernels)
     shares = {share.name: share for share in profile_ops(network, times, Case(2, 300), 2)}
-    used = {f.name for f in fields(kernels)} - {"name"}
+    used = {f.name for f in fields(kernels)} - {"name", "pick"}  # nothing is drawn: it is greedy
     assert set(shares) == used | {REST}
     layers = CONFIG.num_hidden_layers
     assert shares["experts"].num_calls == shares["attend"].num_calls == layers

@@ -193,4 +193,5 @@ def test_kernels_are_a_whole_set():
         "candidate_entries",
         "attend",
         "engram_rows",
+        "pick",
     }
