@@ -18,7 +18,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from deepinfer.kernels.triton.attend_hopper_keys import (
     BLOCK,
-    SHIFT,
     STAGES,
     UNPACKERS,
     count_tiles,
@@ -26,18 +25,12 @@ from deepinfer.kernels.triton.attend_hopper_keys import (
     pieces,
     unpack,
 )
+from deepinfer.kernels.triton.attend_kernels import LOG2_E
+from deepinfer.kernels.triton.attend_tiles import SHIFT, to_bf16
 
 WARPS = 8
 _UNPACKER_REGISTERS: gl.constexpr = gl.constexpr(152)
 _HEADS: gl.constexpr = gl.constexpr(64)
-_LOG2_E: gl.constexpr = gl.constexpr(1.4426950408889634)
-_ROUND_ASM: gl.constexpr = gl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;")
-
-
-@gluon.jit
-def _rounded(x):
-    """float32 to bfloat16, two at a time: what the compiler makes of a cast goes one by one."""
-    return gl.inline_asm_elementwise(_ROUND_ASM, "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2)
 
 
 @gluon.jit
@@ -71,13 +64,13 @@ def _mix_row(
     even = gl.convert_layout(even, PAIRS).to(gl.float32)
     odd = gl.convert_layout(odd, PAIRS).to(gl.float32)
     even, odd = _turned(even, odd, cos, sin, row, C, R, False)
-    both = gl.permute(gl.join(_rounded(even), _rounded(odd)), (0, 1, 3, 2))
+    both = gl.permute(gl.join(to_bf16(even, True), to_bf16(odd, True)), (0, 1, 3, 2))
     turned.store(gl.convert_layout(gl.reshape(both, (_HEADS, C)), WIDE))
     fence_async_shared()
 
     of_logits = first + gl.arange(0, _HEADS, layout=gl.SliceLayout(1, LOGITS))
     # The sink takes part in the maximum, so that is finite even when every logit is -inf.
-    top = gl.load(sink + of_logits, mask=of_logits < heads, other=0.0) * _LOG2_E
+    top = gl.load(sink + of_logits, mask=of_logits < heads, other=0.0) * LOG2_E
     total = gl.full((_HEADS,), 1.0, gl.float32, gl.SliceLayout(1, LOGITS))
     mixed = gl.zeros((_HEADS, C), gl.float32, MIXED)
     nothing = gl.zeros((_HEADS, BLOCK), gl.float32, LOGITS)
@@ -93,7 +86,7 @@ def _mix_row(
         weights = gl.exp2(logits - ceiling[:, None])
         fade = gl.exp2(top - ceiling)
         top, total = ceiling, total * fade + gl.sum(weights, 1)
-        probs.store(_rounded(weights))
+        probs.store(to_bf16(weights, True))
         fence_async_shared()
         mixed = mixed * gl.convert_layout(fade, gl.SliceLayout(1, MIXED))[:, None]
         mixed = warpgroup_mma(probs, key, mixed)
@@ -101,13 +94,13 @@ def _mix_row(
 
     factor = gl.div_rn(gl.full_like(total, 2.0**SHIFT), total)
     mixed = mixed * gl.convert_layout(factor, gl.SliceLayout(1, MIXED))[:, None]
-    turned.store(_rounded(mixed))
+    turned.store(to_bf16(mixed, True))
     both = gl.reshape(turned.load(WIDE), (_HEADS, C // 8, 2, 4))
     even, odd = gl.split(gl.permute(both, (0, 1, 3, 2)))
     even = gl.convert_layout(even, PAIRS).to(gl.float32)
     odd = gl.convert_layout(odd, PAIRS).to(gl.float32)
     even, odd = _turned(even, odd, cos, sin, row, C, R, True)
-    both = gl.reshape(gl.join(_rounded(even), _rounded(odd)), (_HEADS, C))
+    both = gl.reshape(gl.join(to_bf16(even, True), to_bf16(odd, True)), (_HEADS, C))
     gl.store(out + where, gl.convert_layout(both, WIDE), mask=is_head)
 
 

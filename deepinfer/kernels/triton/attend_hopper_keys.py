@@ -7,39 +7,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
+from deepinfer.kernels.triton.attend_tiles import EIGHT, FOUR, FP4_ASM, FP8_ASM, scales
+
 BLOCK: gl.constexpr = gl.constexpr(64)  # keys of a tile
 STAGES: gl.constexpr = gl.constexpr(2)  # tiles in shared memory
 UNPACKERS: gl.constexpr = gl.constexpr(4)  # warps
-# Keys come out times 2**-SHIFT, as in attend_tiles.py.
-SHIFT: gl.constexpr = gl.constexpr(48)
-
-# A word of eight nibbles to four even and four odd bfloat16. $9 is the factor, twice.
-_FP4_ASM: gl.constexpr = gl.constexpr("""{
-.reg .b32 u, v, a, b;
-prmt.b32 u, $8, 0, 0x1404;
-prmt.b32 v, $8, 0, 0x3424;
-shr.b32 a, u, 2; and.b32 a, a, 0x01C001C0; shl.b32 b, u, 4; and.b32 b, b, 0x80008000;
-or.b32 a, a, b; mul.rn.bf16x2 a, a, $9; mov.b32 {$0, $1}, a;
-shr.b32 a, v, 2; and.b32 a, a, 0x01C001C0; shl.b32 b, v, 4; and.b32 b, b, 0x80008000;
-or.b32 a, a, b; mul.rn.bf16x2 a, a, $9; mov.b32 {$2, $3}, a;
-shr.b32 a, u, 6; and.b32 a, a, 0x01C001C0; and.b32 b, u, 0x80008000;
-or.b32 a, a, b; mul.rn.bf16x2 a, a, $9; mov.b32 {$4, $5}, a;
-shr.b32 a, v, 6; and.b32 a, a, 0x01C001C0; and.b32 b, v, 0x80008000;
-or.b32 a, a, b; mul.rn.bf16x2 a, a, $9; mov.b32 {$6, $7}, a;
-}""")
-# Two words of four bytes to the same. $10 is the factor, twice.
-_FP8_ASM: gl.constexpr = gl.constexpr("""{
-.reg .b32 a, b;
-shl.b32 a, $8, 4; and.b32 a, a, 0x07F007F0; shl.b32 b, $8, 8; and.b32 b, b, 0x80008000;
-or.b32 a, a, b; mul.rn.bf16x2 a, a, $10; mov.b32 {$0, $1}, a;
-shl.b32 a, $9, 4; and.b32 a, a, 0x07F007F0; shl.b32 b, $9, 8; and.b32 b, b, 0x80008000;
-or.b32 a, a, b; mul.rn.bf16x2 a, a, $10; mov.b32 {$2, $3}, a;
-shr.b32 a, $8, 4; and.b32 a, a, 0x07F007F0; and.b32 b, $8, 0x80008000;
-or.b32 a, a, b; mul.rn.bf16x2 a, a, $10; mov.b32 {$4, $5}, a;
-shr.b32 a, $9, 4; and.b32 a, a, 0x07F007F0; and.b32 b, $9, 0x80008000;
-or.b32 a, a, b; mul.rn.bf16x2 a, a, $10; mov.b32 {$6, $7}, a;
-}""")
-_EIGHT: gl.constexpr = gl.constexpr((gl.bfloat16,) * 8)
 
 
 @gluon.constexpr_function
@@ -122,17 +94,8 @@ def _code_halves(x):
 
 @gluon.jit
 def _factor(code, IS_FP4: gl.constexpr):
-    """What a value's bits as a bfloat16 lack to the value times 2**-SHIFT, as in attend_tiles.py:
-    the upper half of a float32 in both halves of a word. Codes of NaN give NaN; UE8M0 beyond 2**56
-    overflows, which no normed row comes near.
-    """
-    if IS_FP4:
-        # As a float32 the bits of an e4m3 are its value times 2**-120, subnormal or not.
-        scale = ((code & 0x7F) << 20).to(gl.float32, bitcast=True) * 2.0**120
-        scale = gl.where((code & 0x7F) == 0x7F, float("nan"), scale * 2.0 ** (126 - SHIFT))
-    else:
-        scale = ((code + (120 - SHIFT)) << 23).to(gl.float32, bitcast=True)
-        scale = gl.where(code + (120 - SHIFT) > 254, float("nan"), scale)
+    """`scales` as bfloat16 in both halves of a word: NaN and infinity keep their upper half."""
+    scale = scales(code, IS_FP4)
     upper = (scale.to(gl.int32, bitcast=True) >> 16) & 0xFFFF
     return upper | (upper << 16)
 
@@ -157,16 +120,17 @@ def _put(goal, raw, codes, C: gl.constexpr, IS_FP4: gl.constexpr):
     if IS_FP4:
         factor, _ = gl.broadcast(gl.expand_dims(factor, 2), raw)
         e0, e1, e2, e3, o0, o1, o2, o3 = gl.inline_asm_elementwise(
-            _FP4_ASM, "=h,=h,=h,=h,=h,=h,=h,=h,r,r", [raw, factor], _EIGHT,
-            is_pure=True, pack=1,
-        )  # fmt: skip
+            FP4_ASM, "=h,=h,=h,=h,=h,=h,=h,=h,r,r", [raw, factor], EIGHT, is_pure=True, pack=1
+        )
     else:
         first, second = gl.split(raw)
         factor = gl.convert_layout(factor, first.type.layout)
-        e0, e1, e2, e3, o0, o1, o2, o3 = gl.inline_asm_elementwise(
-            _FP8_ASM, "=h,=h,=h,=h,=h,=h,=h,=h,r,r,r", [first, second, factor], _EIGHT,
-            is_pure=True, pack=1,
-        )  # fmt: skip
+        e0, e1, o0, o1 = gl.inline_asm_elementwise(
+            FP8_ASM, "=h,=h,=h,=h,r,r", [first, factor], FOUR, is_pure=True, pack=1
+        )
+        e2, e3, o2, o3 = gl.inline_asm_elementwise(
+            FP8_ASM, "=h,=h,=h,=h,r,r", [second, factor], FOUR, is_pure=True, pack=1
+        )
     left = gl.join(gl.join(e0, o0), gl.join(e2, o2))
     right = gl.join(gl.join(e1, o1), gl.join(e3, o3))
     goal.store(gl.reshape(gl.join(left, right), (BLOCK, C)))

@@ -9,12 +9,12 @@ import triton
 import triton.language as tl
 
 SHIFT = tl.constexpr(48)
-_FOUR = tl.constexpr((tl.bfloat16,) * 4)
-_EIGHT = tl.constexpr((tl.bfloat16,) * 8)
+FOUR = tl.constexpr((tl.bfloat16,) * 4)
+EIGHT = tl.constexpr((tl.bfloat16,) * 8)
 
 # A word of eight nibbles to four even and four odd bf16, in order: the sign goes to bit 15, and
 # exponent and mantissa to bits 8 to 6 of each half. $9 is the factor, twice.
-_FP4_ASM = tl.constexpr("""{
+FP4_ASM = tl.constexpr("""{
 .reg .b32 u, v, a, b;
 prmt.b32 u, $8, 0, 0x1404;
 prmt.b32 v, $8, 0, 0x3424;
@@ -28,7 +28,7 @@ shr.b32 a, v, 6; and.b32 a, a, 0x01C001C0; and.b32 b, v, 0x80008000;
 or.b32 a, a, b; mul.rn.bf16x2 a, a, $9; mov.b32 {$6, $7}, a;
 }""")
 # A word of four bytes to two even and two odd bf16: exponent and mantissa go to bits 10 to 4.
-_FP8_ASM = tl.constexpr("""{
+FP8_ASM = tl.constexpr("""{
 .reg .b32 a, b;
 shl.b32 a, $4, 4; and.b32 a, a, 0x07F007F0; shl.b32 b, $4, 8; and.b32 b, b, 0x80008000;
 or.b32 a, a, b; mul.rn.bf16x2 a, a, $5; mov.b32 {$0, $1}, a;
@@ -97,7 +97,7 @@ def _fetch(store, words, index, C: tl.constexpr, IS_FP4: tl.constexpr, PACKED: t
 
 
 @triton.jit
-def _scales(codes, IS_FP4: tl.constexpr):
+def scales(codes, IS_FP4: tl.constexpr):
     """float32 factors from the bf16 that a value's bits make to the value times 2**-SHIFT."""
     codes = codes.to(tl.int32)
     if IS_FP4:
@@ -119,7 +119,7 @@ def _unpack(
     if PACKED:
         codes = (codes[:, :, None] >> (8 * tl.arange(0, 4))[None, None, :]) & 0xFF
         codes = tl.reshape(codes, (BLOCK, GROUPS))
-    scale = _scales(codes, IS_FP4)
+    scale = scales(codes, IS_FP4)
     raw = tl.reshape(raw, (BLOCK, GROUPS, raw.shape[1] // GROUPS))
     if PACKED:
         # A NaN or infinity keeps its upper half; the others are bf16 already.
@@ -127,13 +127,13 @@ def _unpack(
         scale = tl.broadcast_to((upper | (upper << 16))[:, :, None], raw.shape)
         if IS_FP4:
             e0, e1, e2, e3, o0, o1, o2, o3 = tl.inline_asm_elementwise(
-                _FP4_ASM, "=h,=h,=h,=h,=h,=h,=h,=h,r,r", [raw, scale], _EIGHT, is_pure=True, pack=1
+                FP4_ASM, "=h,=h,=h,=h,=h,=h,=h,=h,r,r", [raw, scale], EIGHT, is_pure=True, pack=1
             )
             even = tl.join(tl.join(e0, e2), tl.join(e1, e3))
             odd = tl.join(tl.join(o0, o2), tl.join(o1, o3))
         else:
             e0, e1, o0, o1 = tl.inline_asm_elementwise(
-                _FP8_ASM, "=h,=h,=h,=h,r,r", [raw, scale], _FOUR, is_pure=True, pack=1
+                FP8_ASM, "=h,=h,=h,=h,r,r", [raw, scale], FOUR, is_pure=True, pack=1
             )
             even = tl.join(e0, e1)
             odd = tl.join(o0, o1)
