@@ -11,12 +11,10 @@ import torch
 
 from deepinfer.checkpoint.inventory import inventory
 from deepinfer.checkpoint.tiny import write_tiny
-from deepinfer.config import model as model_module
-from deepinfer.config.model import ModelConfig, parse_model_config, read_model_config
+from deepinfer.config import released
+from deepinfer.config.model import ModelConfig, read_model_config
 from deepinfer.logs import ROOT
 from tests.shards import INDEX, clone, write_sparse
-
-RELEASED = Path(model_module.__file__).with_name("released.json")
 
 # One thread: the order of summation, and so every bit, is the same on every machine.
 torch.set_num_threads(1)
@@ -55,14 +53,14 @@ def tiny_copy(tiny_dir: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def released_json() -> dict[str, Any]:
     """The released config.json as parsed JSON, a fresh copy for each test."""
-    content: dict[str, Any] = json.loads(RELEASED.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(released.RELEASED.read_text(encoding="utf-8"))
     return content
 
 
 @pytest.fixture(scope="session")
 def released_config() -> ModelConfig:
     """The released configuration."""
-    return parse_model_config(json.loads(RELEASED.read_text(encoding="utf-8")))
+    return released.released_config()
 
 
 @pytest.fixture(scope="session")
@@ -76,5 +74,5 @@ def released_dir(tmp_path_factory: pytest.TempPathFactory, released_config: Mode
         write_sparse(folder / file, specs[i::8])
         weight_map.update((spec.name, file) for spec in specs[i::8])
     (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
-    (folder / "config.json").write_bytes(RELEASED.read_bytes())
+    (folder / "config.json").write_bytes(released.RELEASED.read_bytes())
     return folder

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from math import gcd
 from pathlib import Path
 
 import torch
@@ -27,6 +28,8 @@ from deepinfer.bench.toys import num_parameters, toy_config, toy_network
 from deepinfer.config.engine import EngineArgs, resolve
 from deepinfer.config.machine import choose_kernels, usable_device
 from deepinfer.config.model import ModelConfig
+from deepinfer.config.option_checks import share, whole
+from deepinfer.config.released import released_config
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.loading import load_model
@@ -126,7 +129,14 @@ def kernels(args: EngineArgs, *, show: Show) -> int:
 
 
 def rank(num_ranks: int, case: Case | None, args: EngineArgs, *, show: Show) -> int:
-    """A step of one rank of the released model; None is many. Raises ConfigError without a GPU."""
+    """A step of one rank of the released model; None is many. Raises ConfigError for sizes that
+    cannot be, and without a GPU."""
+    config = released_config()
+    share("--ranks", f"0/{num_ranks}", gcd(config.n_routed_experts, config.dspark_n_routed_experts))
+    if case is not None:
+        whole("--batch", case.batch, 1, 65_536)
+        whole("--rows", case.num_rows, 1, 2**20)
+        whole("--input-len", case.context, 0, config.max_position_embeddings - case.num_rows)
     _need_kernels(args)
     from deepinfer.bench.gpu.rank import rank_lines, sweep_cases
 

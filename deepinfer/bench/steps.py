@@ -65,11 +65,11 @@ def make_worker(
             if tensor.is_floating_point():
                 tensor.normal_(generator=generator)
             else:
-                _fill_packed(tensor, config, generator)
+                fill_packed(tensor, config, generator)
     return Worker(network, pools, device, is_compact=is_compact)
 
 
-def _fill_packed(rows: Tensor, config: ModelConfig, generator: torch.Generator) -> None:
+def fill_packed(rows: Tensor, config: ModelConfig, generator: torch.Generator) -> None:
     """Any FP4 codes, FP8 codes of finite numbers, and scales near 1: UE8M0 from 123 on, or E4M3."""
     head, key, width = config.head_dim, config.index_head_dim, rows.shape[-1]
     of_format = {

@@ -4,7 +4,7 @@
 stores in float32 stays float32; all others are made by `Setup.weight`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,35 @@ class Setup:
         return nn.Parameter(torch.empty(shape, dtype=dtype))
 
 
+class FewRows:
+    """A weight once more, as the backend wants it for few rows, if it wants that.
+
+    Made of a weight that is there, and never loaded or saved itself.
+    """
+
+    def __init__(self, kernels: KernelSet, op: Callable[..., Tensor], num_groups: int = 1) -> None:
+        """op: that the weight is for; num_groups: as of `Linear`."""
+        self._kernels, self._op, self._num_groups = kernels, op, num_groups
+        self._packed: Any = None
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The product, from what was made of `weight`, or by the op where that is not for so many
+        rows or was not made."""
+        if self._packed is None or len(x) > self._kernels.few_rows:
+            return self._op(x, weight)
+        return self._kernels.linear_few_rows(x, self._packed)
+
+    def pack(self, weight: Tensor) -> None:
+        """Make it."""
+        if self._kernels.packs(self._op, weight, self._num_groups):
+            self._packed = self._kernels.pack_linear(weight, self._num_groups)
+
+    def num_bytes(self, weight: Tensor) -> int:
+        """What that takes, about: a byte for each number, and a little."""
+        is_packed = self._kernels.packs(self._op, weight, self._num_groups)
+        return weight.numel() * 65 // 64 if is_packed else 0
+
+
 class Linear(nn.Module):
     """y = x Wᵀ by the given op of the KernelSet; weight [out, in].
 
@@ -53,50 +82,13 @@ class Linear(nn.Module):
         num_groups: int = 1,
     ) -> None:
         super().__init__()
-        self.op, self.num_groups = op, num_groups
+        self.op, self.few = op, FewRows(setup.kernels, op, num_groups)
         wide = op is setup.kernels.linear_float32 and setup.kernels.widens
         self.weight = setup.weight(num_outputs, num_inputs, wide=wide)
-        self.few = FewRows(setup.kernels)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]."""
-        made = self.few(x)
-        return self.op(x, self.weight) if made is None else made
-
-    def pack(self) -> None:
-        """Make what few rows are multiplied with."""
-        self.few.pack(self.op, self.weight, self.num_groups)
-
-    @property
-    def packed_bytes(self) -> int:
-        """What that takes, about."""
-        return self.few.num_bytes(self.op, self.weight, self.num_groups)
-
-
-class FewRows:
-    """A weight once more, as the backend wants it for few rows, if it wants that.
-
-    Made of a weight that is there, and never loaded or saved itself.
-    """
-
-    def __init__(self, kernels: KernelSet) -> None:
-        self._kernels = kernels
-        self._packed: Any = None
-
-    def __call__(self, x: Tensor) -> Tensor | None:
-        """The product; None for more rows than it is meant for, or without such a weight."""
-        if self._packed is None or len(x) > self._kernels.few_rows:
-            return None
-        return self._kernels.linear_few_rows(x, self._packed)
-
-    def pack(self, op: Callable[..., Tensor], weight: Tensor, num_groups: int = 1) -> None:
-        """From the weight of a product by `op`."""
-        if self._kernels.packs(op, weight, num_groups):
-            self._packed = self._kernels.pack_linear(weight, num_groups)
-
-    def num_bytes(self, op: Callable[..., Tensor], weight: Tensor, num_groups: int = 1) -> int:
-        """What that takes, about: a byte for each number, and a little."""
-        return weight.numel() * 65 // 64 if self._kernels.packs(op, weight, num_groups) else 0
+        return self.few(x, self.weight)
 
 
 class Joint(nn.Module):
@@ -109,46 +101,32 @@ class Joint(nn.Module):
         """linears: of one op and one number of inputs, and registered elsewhere."""
         super().__init__()
         self.linears = linears  # a tuple, so that they are not this module's
+        self.few = FewRows(setup.kernels, linears[0].op)
+        self.whole: Tensor | None = None
         self._sizes = [len(linear.weight) for linear in linears]
-        self._whole: Tensor | None = None
-        self.few = FewRows(setup.kernels)
         if setup.kernels.joins:
             first = linears[0].weight
-            self._whole = first.new_empty(sum(self._sizes), first.shape[1])
-            for linear, part in zip(linears, self._whole.split(self._sizes), strict=True):
+            self.whole = first.new_empty(sum(self._sizes), first.shape[1])
+            for linear, part in zip(linears, self.whole.split(self._sizes), strict=True):
                 linear.weight = nn.Parameter(part)
-
-    @property
-    def is_one(self) -> bool:
-        """Whether it is one product here."""
-        return self._whole is not None
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x [T, in] -> what each linear makes of it, [T, out]; rows may lie apart."""
-        if self._whole is None:
+        if self.whole is None:
             return tuple(linear(x) for linear in self.linears)
-        made = self.few(x)
-        made = self.linears[0].op(x, self._whole) if made is None else made
-        return made.split(self._sizes, -1)
-
-    def pack(self) -> None:
-        """As of `Linear`, of all of them together."""
-        assert self._whole is not None
-        self.few.pack(self.linears[0].op, self._whole)
-
-    @property
-    def packed_bytes(self) -> int:
-        """As of `Linear`."""
-        assert self._whole is not None
-        return self.few.num_bytes(self.linears[0].op, self._whole)
+        return self.few(x, self.whole).split(self._sizes, -1)
 
 
-def packed_together(module: nn.Module) -> list[Linear | Joint]:
-    """Linears and joints whose weights are multiplied with as they are."""
-    joints = [one for one in module.modules() if isinstance(one, Joint) and one.is_one]
-    joined = {id(linear) for joint in joints for linear in joint.linears}
-    linears = [one for one in module.modules() if isinstance(one, Linear)]
-    return [*joints, *(linear for linear in linears if id(linear) not in joined)]
+def products(module: nn.Module) -> Iterator[tuple[FewRows, Tensor]]:
+    """The weights that rows are multiplied with, each once: those of a joint together."""
+    joined: set[int] = set()
+    for joint in module.modules():
+        if isinstance(joint, Joint) and joint.whole is not None:
+            joined.update(map(id, joint.linears))
+            yield joint.few, joint.whole
+    for linear in module.modules():
+        if isinstance(linear, Linear) and id(linear) not in joined:
+            yield linear.few, linear.weight
 
 
 class RMSNorm(nn.Module):

@@ -67,7 +67,8 @@ def main(handle: int) -> None:
 
 def model_info(model: "LoadedModel") -> ModelInfo:
     """What the HTTP process must know of a model."""
-    options = {f.name: _shown(getattr(model.options, f.name)) for f in fields(model.options)}
+    names = [field.name for field in fields(model.options)]
+    options = {name: _shown(name, getattr(model.options, name)) for name in names}
     return ModelInfo(
         folder=str(model.folder.resolve()),
         vocab_size=model.config.vocab_size,
@@ -77,10 +78,14 @@ def model_info(model: "LoadedModel") -> ModelInfo:
     )
 
 
-def _shown(value: Any) -> Any:
-    """An option as messages may hold it; a share of many as it is said, 0/8."""
-    if isinstance(value, tuple):
-        return "/".join(map(str, value))
+# Between the two numbers of an option: 0/8 of the experts, layers 0:20.
+_BETWEEN = {"expert_shard": "/", "layers": ":"}
+
+
+def _shown(name: str, value: Any) -> Any:
+    """An option as messages may hold it; two numbers as they are said."""
+    if name in _BETWEEN:
+        return _BETWEEN[name].join(map(str, value))
     return str(value) if isinstance(value, Path) else value
 
 

@@ -67,7 +67,7 @@ def answer(
         ],
     )
     return [
-        Answered(example, _message(llm, chat, output), chat.prompt_ids, output.token_ids)
+        Answered(example, message_of(llm, chat, output), chat.prompt_ids, output.token_ids)
         for example, chat, output in zip(examples, chats, outputs, strict=True)
     ]
 
@@ -125,7 +125,7 @@ def _wanted_tokens(llm: LLM, example: Example) -> int:
 _MARKUP: Final = '<X parameter name="" string="true"></X parameter>\n'
 
 
-def _message(llm: LLM, chat: Chat, output: RequestOutput) -> ParsedMessage:
+def message_of(llm: LLM, chat: Chat, output: RequestOutput) -> ParsedMessage:
     """What the tokens say, read as LLM.chat reads them."""
     if output.error is not None:
         raise output.error

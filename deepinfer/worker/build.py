@@ -17,7 +17,7 @@ from deepinfer.config.model import ModelConfig
 from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.kernels.reference import quant
 from deepinfer.kernels.values import randomise
-from deepinfer.model.basic import Linear, RMSNorm, Setup, packed_together
+from deepinfer.model.basic import Linear, RMSNorm, Setup, products
 from deepinfer.model.moe import Experts
 from deepinfer.model.network import Network
 
@@ -77,7 +77,7 @@ def network_bytes(
     """Bytes of all parameters of such a network, without making one."""
     setup = Setup(config, kernels, dtype, weight_dtype, expert_shard)
     empty = _empty_network(setup, [0] * config.vocab_size, "meta")
-    again = sum(module.packed_bytes for module in packed_together(empty))
+    again = sum(few.num_bytes(weight) for few, weight in products(empty))
     return again + sum(parameter.nbytes for parameter in empty.parameters())
 
 
@@ -112,7 +112,7 @@ def build_dummy(
                 if isinstance(module, Linear) and module.op in kernels.of_fp8:
                     # The release has these in FP8, which the backend may rely on.
                     for rows in module.weight.split(_ROUNDED_ROWS):
-                        rows.copy_(quant.decode_fp8(*_fp8(rows)))
+                        rows.copy_(quant.round_trip_fp8_blocks(rows.float()))
     for layer in network.layers:
         if layer.plan.engram_id is not None:
             layer.engram.table = _DummyTable(config.engram_head_dim)
@@ -120,15 +120,10 @@ def build_dummy(
     return network.eval()
 
 
-def _fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    values, codes = quant.encode_fp8(weight.float())
-    return values, quant.decode_ue8m0(codes)
-
-
 def _pack(network: Network) -> None:
     """What few rows are multiplied with, of weights that are there."""
-    for module in packed_together(network):
-        module.pack()
+    for few, weight in products(network):
+        few.pack(weight)
 
 
 @dataclass(frozen=True)

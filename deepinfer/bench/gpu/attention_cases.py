@@ -1,15 +1,16 @@
 """Cases of attention, of index scores and of selections."""
 
 from collections.abc import Iterator
+from dataclasses import astuple
 
 import torch
 
 from deepinfer.bench.gpu.cases import (
     CHANNELS,
+    CONFIG,
     HEADS,
     INDEX_CHANNELS,
     INDEX_HEADS,
-    ROTATED,
     TOPK,
     WINDOW,
     Case,
@@ -17,13 +18,15 @@ from deepinfer.bench.gpu.cases import (
     how_many,
 )
 from deepinfer.bench.gpu.timing import Call
+from deepinfer.cache.layout import vector_bytes
 from deepinfer.kernels.triton.attend import attend
 from deepinfer.kernels.triton.index_scores import index_scores, index_scores_of
 from deepinfer.kernels.triton.select import candidate_blocks, select_entries
 from deepinfer.kernels.values import EntryView, Rotary
 
-_WINDOW_BYTES, _ENTRY_BYTES, _KEY_BYTES = 528, 288, 68
-_CONTEXT, _BLOCK, _CANDIDATE_BLOCKS = 131_072, 8, 2048
+_WINDOW_BYTES, _ENTRY_BYTES, _KEY_BYTES = astuple(vector_bytes(CONFIG, "packed"))
+_BLOCK, _CANDIDATE_BLOCKS = CONFIG.candidate_block_size, CONFIG.candidate_topk_blocks
+_CONTEXT = 131_072
 
 
 def attention() -> Iterator[Case]:
@@ -38,11 +41,10 @@ def attention() -> Iterator[Case]:
 def attention_call(randoms: Randoms, rows: int) -> Call:
     """Entries of 16 sequences of 65,536 each; any codes, scales near 1."""
     query = randoms.normal(rows, HEADS, CHANNELS)
-    rotary = Rotary(*(randoms.uniform(rows, ROTATED // 2) for _ in range(2)))
-    window = randoms.integers(0, 120, rows + WINDOW, _WINDOW_BYTES, dtype=torch.uint8)
-    window[:, CHANNELS:] = 124
-    entries = randoms.integers(0, 256, 1 << 20, _ENTRY_BYTES, dtype=torch.uint8)
-    entries[:, CHANNELS // 2 :] = 56
+    num_turned = CONFIG.qk_rope_head_dim // 2
+    rotary = Rotary(*(randoms.uniform(rows, num_turned) for _ in range(2)))
+    window = randoms.packed(rows + WINDOW, _WINDOW_BYTES)
+    entries = randoms.packed(1 << 20, _ENTRY_BYTES)
     around = torch.arange(rows, device="cuda")[:, None] + torch.arange(WINDOW, device="cuda")
     window_index = around.to(torch.int32)
     listed = randoms.integers(0, 1 << 20, rows, TOPK, dtype=torch.int32).sort(1).values.contiguous()
@@ -75,8 +77,7 @@ def _keys(
     per_block = 64 if entries < _CONTEXT else 128
     num_blocks, total = entries // per_block, sequences * rows
     query = randoms.integers(-3, 4, total, INDEX_HEADS, INDEX_CHANNELS).to(torch.bfloat16) / 2
-    keys = randoms.integers(0, 256, sequences * entries, _KEY_BYTES, dtype=torch.uint8)
-    keys[:, 64:] = 124 + keys[:, 64:] % 4
+    keys = randoms.packed(sequences * entries, _KEY_BYTES)
     order = torch.arange(total, device="cuda").view(sequences, rows)
     view = EntryView(
         randoms.order(sequences * num_blocks).view(sequences, num_blocks),

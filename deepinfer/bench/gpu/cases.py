@@ -7,11 +7,14 @@ import torch
 from torch import Tensor
 
 from deepinfer.bench.gpu.timing import Call
+from deepinfer.bench.steps import fill_packed
+from deepinfer.config.released import released_config
 
-HIDDEN, INNER, STREAMS, VOCABULARY = 5120, 2304, 4, 129_280
-HEADS, CHANNELS, ROTATED, WINDOW, TOPK = 64, 512, 64, 128, 512
-INDEX_HEADS, INDEX_CHANNELS = 32, 128
-EXPERTS_PER_TOKEN, ALL_EXPERTS = 6, 384
+CONFIG = released_config()
+HIDDEN, INNER = CONFIG.hidden_size, CONFIG.moe_intermediate_size
+HEADS, CHANNELS, WINDOW = CONFIG.num_attention_heads, CONFIG.head_dim, CONFIG.sliding_window
+INDEX_HEADS, INDEX_CHANNELS, TOPK = CONFIG.index_n_heads, CONFIG.index_head_dim, CONFIG.index_topk
+EXPERTS_PER_TOKEN, STREAMS = CONFIG.num_experts_per_tok, CONFIG.hc_mult
 # More than the L2 cache (60 MiB on an H200) several times over.
 COLD_BYTES = 200_000_000
 
@@ -46,6 +49,12 @@ class Randoms:
         """From low to high - 1."""
         options = {"device": "cuda", "dtype": dtype, "generator": self._generator}
         return torch.randint(low, high, shape, **options)
+
+    def packed(self, num_rows: int, num_bytes: int) -> Tensor:
+        """uint8 [num_rows, num_bytes]: rows of one of the caches' formats."""
+        rows = torch.empty(num_rows, num_bytes, dtype=torch.uint8, device="cuda")
+        fill_packed(rows, CONFIG, self._generator)
+        return rows
 
     def order(self, num: int) -> Tensor:
         """int64 [num]: 0 to num - 1, shuffled."""

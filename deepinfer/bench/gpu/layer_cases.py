@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer.bench.gpu.cases import (
-    ALL_EXPERTS,
+    CHANNELS,
+    CONFIG,
     EXPERTS_PER_TOKEN,
+    HEADS,
     HIDDEN,
     INNER,
     STREAMS,
-    VOCABULARY,
     Case,
     Randoms,
     how_many,
@@ -32,10 +33,12 @@ from deepinfer.kernels.triton.route import route
 from deepinfer.kernels.values import Written
 
 _LOCAL = 48  # experts of an EP8 rank
+_GROUPS = CONFIG.o_groups
+_MIXED, _GROUP_INPUTS = _GROUPS * CONFIG.o_lora_rank, HEADS * CHANNELS // _GROUPS
 _PROJECTIONS = {
-    "wq_b": (1280, 32_768),
-    "wq_a and wkv": (HIDDEN, 1792),
-    "wo_b": (8192, HIDDEN),
+    "wq_b": (CONFIG.q_lora_rank, HEADS * CHANNELS),
+    "wq_a and wkv": (HIDDEN, CONFIG.q_lora_rank + CHANNELS),
+    "wo_b": (_MIXED, HIDDEN),
     "shared gate and up": (HIDDEN, 2 * INNER),
 }
 
@@ -98,19 +101,18 @@ def projections() -> Iterator[Case]:
                 yield Case(f"{name}, FP8, {rows} rows", calls, k * n, work[1])
     for rows in (1, 16, 128, 1024):
         randoms = Randoms()
-        weights = [_of_fp8(randoms.normal(8192, 4096)) for _ in range(6)]
-        x, flops = randoms.normal(rows, 8, 4096), 2 * rows * 8192 * 4096
+        weights = [_of_fp8(randoms.normal(_MIXED, _GROUP_INPUTS)) for _ in range(6)]
+        x, size = randoms.normal(rows, _GROUPS, _GROUP_INPUTS), _MIXED * _GROUP_INPUTS
         calls = [_of(dense.grouped_linear, x, weight) for weight in weights]
-        yield Case(f"wo_a, cuBLAS, {rows} rows", calls, 2 * 8192 * 4096, flops)
+        yield Case(f"wo_a, cuBLAS, {rows} rows", calls, 2 * size, 2 * rows * size)
         if rows <= FEW_ROWS:
-            calls = [_of(gemv_fp8, x, pack_fp8(weight, 8)) for weight in weights]
-            yield Case(f"wo_a, FP8, {rows} rows", calls, 8192 * 4096, flops)
+            calls = [_of(gemv_fp8, x, pack_fp8(weight, _GROUPS)) for weight in weights]
+            yield Case(f"wo_a, FP8, {rows} rows", calls, size, 2 * rows * size)
 
 
 def _of_fp8(weight: Tensor) -> Tensor:
     """Rounded to what the release stores."""
-    values, codes = quant.encode_fp8(weight.float())
-    return quant.decode_fp8(values, quant.decode_ue8m0(codes)).to(weight.dtype)
+    return quant.round_trip_fp8_blocks(weight.float()).to(weight.dtype)
 
 
 def _of(op: Callable[..., object], *inputs: object) -> Call:
@@ -154,9 +156,10 @@ def others() -> Iterator[Case]:
     for rows in (1, 4, 128, 1024):
         logits, bias = (
             randoms.normal(*shape, dtype=torch.float32)
-            for shape in ((rows, ALL_EXPERTS), (ALL_EXPERTS,))
+            for shape in ((rows, CONFIG.n_routed_experts), (CONFIG.n_routed_experts,))
         )
-        kept, keys = randoms.normal(rows, VOCABULARY, dtype=torch.float64), randoms.order(rows)
+        kept = randoms.normal(rows, CONFIG.vocab_size, dtype=torch.float64)
+        keys = randoms.order(rows)
         yield Case(f"drawing of all tokens, {rows} rows", [_of(pick, kept, keys)], kept.nbytes)
         yield Case(f"router, {rows} rows", [_of(route, logits, bias, EXPERTS_PER_TOKEN, 1.5)])
         key, value = randoms.normal(rows, 5 * HIDDEN).split((4 * HIDDEN, HIDDEN), -1)

@@ -6,12 +6,9 @@ choose: so every row's choices are replaced by local experts, evenly. The exchan
 module and Engram's tables (rows are made up) are not part of it.
 """
 
-import json
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +17,10 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from deepinfer.bench.gpu.ceilings import Ceilings, measure_ceilings
+from deepinfer.bench.gpu.timing import replay_ms
 from deepinfer.bench.gpu.work import work_of
 from deepinfer.bench.steps import Case, make_worker, step_plan
-from deepinfer.config import model as model_config
+from deepinfer.config.released import released_config
 from deepinfer.kernels.backends import load_kernels
 from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.model.network import Network
@@ -30,8 +28,6 @@ from deepinfer.sampling.arrays import on_device
 from deepinfer.worker.build import build_dummy
 from deepinfer.worker.worker import Worker
 
-RELEASED = Path(model_config.__file__).with_name("released.json")
-_REPLAYS = 10
 _MOST_DRAFTED = 8  # a step with more rows of a sequence is a prompt's
 KEPT_ROWS = 140  # of a prompt, that its decoder half runs (deepinfer.config.replay)
 _ACCEPTED = 0.75  # of the drafts, as in the figures that the release published
@@ -51,7 +47,7 @@ _PRODUCTS = ("products of cuBLAS", "products of few rows")
 
 def released_network(num_ranks: int) -> Network:
     """The released model with share 0 of `num_ranks` of the experts, evenly visited."""
-    config = model_config.parse_model_config(json.loads(RELEASED.read_text(encoding="utf-8")))
+    config = released_config()
     share = config.n_routed_experts // num_ranks
     kernels = _evenly(load_kernels("triton"), share)
     token_map = [i % config.engram_compressed_vocab_size for i in range(config.vocab_size)]
@@ -90,21 +86,14 @@ def run(network: Network, case: Case) -> Taken:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(_REPLAYS):
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
+    ms = replay_ms(graph)
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         graph.replay()
         torch.cuda.synchronize()
     parts: Counter[str] = Counter()
     for event in seen.events():
         parts[_part(event.name)] += event.device_time / 1e3
-    return Taken(float(statistics.median(times)), dict(parts.most_common()), len(seen.events()))
+    return Taken(ms, dict(parts.most_common()), len(seen.events()))
 
 
 def _static_step(worker: Worker, case: Case) -> Callable[[], Any]:

@@ -6,13 +6,13 @@ Bytes are those that one perfect kernel after another would move, weights as the
 from collections import defaultdict
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor
 
 from deepinfer.bench.steps import Case
 from deepinfer.cache.layout import vector_bytes
 from deepinfer.config.layers import LayerPlan
 from deepinfer.config.model import ModelConfig
-from deepinfer.model.basic import Joint, Linear, packed_together
+from deepinfer.model.basic import products
 from deepinfer.model.moe import Experts
 from deepinfer.model.network import Network
 
@@ -42,34 +42,22 @@ def work_of(network: Network, case: Case, num_kept: int | None = None) -> dict[s
     kept_rows = all_rows if num_kept is None else case.batch * num_kept
     for plan, layer in zip(network.plans, network.layers, strict=True):
         rows = kept_rows if plan.in_decoder else all_rows
-        for name, work in _layer(config, plan, layer, rows).items():
-            parts[name] += work
-        if plan.ratio:
-            parts["attention"] += _attention(config, rows, config.index_topk)
-        else:
-            parts["attention"] += _attention(config, rows, 0)
+        for _, weight in products(layer):
+            parts["products"] += _product(weight, rows)
+        for module in layer.modules():
+            if isinstance(module, Experts):
+                parts["experts"] += _experts(config, module, rows)
+        moved = 2 * rows * config.hidden_size * 2 * (2 * config.hc_mult + 2)
+        parts["hyper-connections"] += Work(moved, 0)
+        parts["attention"] += _attention(config, rows, config.index_topk if plan.ratio else 0)
         if plan.owns_index:
             parts["index scores"] += _scores(config, plan, case, rows)
-    parts["products"] += _product(network.head, kept_rows)
+    parts["products"] += _product(network.head.weight, kept_rows)
     return dict(parts)
 
 
-def _layer(config: ModelConfig, plan: LayerPlan, layer: nn.Module, rows: int) -> dict[str, Work]:
-    products = Work(0, 0)
-    for module in packed_together(layer):
-        products += _product(module, rows)
-    experts = Work(0, 0)
-    for module in layer.modules():
-        if isinstance(module, Experts):
-            experts += _experts(config, module, rows)
-    streams = 2 * rows * config.hidden_size * 2 * (2 * config.hc_mult + 2)
-    return {"products": products, "experts": experts, "hyper-connections": Work(streams, 0)}
-
-
-def _product(module: Linear | Joint | nn.Module, rows: int) -> Work:
-    weights = module.linears if isinstance(module, Joint) else (module,)
-    numel = sum(one.weight.numel() for one in weights)
-    return Work(2 * numel, 2 * rows * numel)
+def _product(weight: Tensor, rows: int) -> Work:
+    return Work(2 * weight.numel(), 2 * rows * weight.numel())
 
 
 def _experts(config: ModelConfig, experts: Experts, rows: int) -> Work:

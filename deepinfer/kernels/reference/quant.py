@@ -141,6 +141,12 @@ def encode_fp8(weight: Tensor) -> tuple[Tensor, Tensor]:
     return values, encode_ue8m0(scale)
 
 
+def round_trip_fp8_blocks(weight: Tensor) -> Tensor:
+    """float32 [R, C] -> the nearest weight that the release could store in FP8, float32."""
+    values, codes = encode_fp8(weight)
+    return decode_fp8(values, decode_ue8m0(codes))
+
+
 def encode_fp8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     """float32 [..., C] -> e4m3 [..., C] and uint8 scale codes [..., C/32]; inverse of
     `decode_fp8_rows`.

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from deepinfer.entrypoints.llm import LLM
-from deepinfer.front.chat import chat_output, new_answers
 from deepinfer.outputs import RequestOutput
 from deepinfer.tools.eval import QUICK, Plan, tasks
 from deepinfer.tools.eval_judge import is_right
-from deepinfer.tools.eval_run import asked, draw_cases
+from deepinfer.tools.eval_run import asked, draw_cases, message_of
 
 _TOKENS = 64  # of an answer are compared token by token
 
@@ -35,13 +34,7 @@ def ask(llm: LLM, plan: Plan) -> dict[str, list[dict[str, Any]]]:
     )
     found = []
     for example, chat, output in zip(examples, chats, outputs, strict=True):
-        assert output.error is None
-        answers = new_answers(chat, llm.get_tokenizer())
-        for token_id in output.token_ids:
-            answers[0].read(token_id, None)
-        answers[0].end(output.finish_reason)
-        message = chat_output(chat, answers, output).message
-        right = is_right(example, message)
+        right = is_right(example, message_of(llm, chat, output))
         found.append({"ids": list(output.token_ids), "leads": _leads(output), "right": right})
     rest = iter(found)
     return {name: [next(rest) for _ in cases] for name, cases in drawn.items()}

@@ -10,16 +10,14 @@ import pytest
 from torch import Tensor
 
 from deepinfer.cache.layout import blocks_for
-from deepinfer.kernels.backends import load_kernels
 from deepinfer.model.network import Network
 from deepinfer.sampling_params import SamplingParams
-from deepinfer.worker.build import build_network
-from deepinfer.worker.engram_memory import hold_tables
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 from tests.golden.goldens import PROMPTS, load_golden
 from tests.golden.test_engine import NUM_BLOCKS, WHOLE, ids_of, tokenizer_of
 from tests.golden.test_network import GREEDY_MARGIN
+from tests.kernels.triton.networks import triton_network
 from tests.laws.engines import Job, make_engine, poison, run_jobs, run_logits, side_by_side
 from tests.laws.networks import golden_source
 
@@ -28,12 +26,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("needs_gpu")]
 
 @cache
 def network(name: str, device: str) -> Network:
-    source = golden_source(name)
-    built = build_network(
-        source.config, source.checkpoint, source.token_map, load_kernels("triton"), device=device
-    )
-    hold_tables(built, "device", device)
-    return built
+    return triton_network(golden_source(name), device)
 
 
 def logits_in(name: str, device: str, prompts: tuple[str, ...], chunk: int) -> list[Tensor]:

@@ -11,12 +11,10 @@ import torch
 
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.grammars import Grammars
-from deepinfer.kernels.backends import load_kernels
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.tokenizer.tokenizer import load_tokenizer
-from deepinfer.worker.build import build_network
-from deepinfer.worker.engram_memory import hold_tables
+from tests.kernels.triton.networks import triton_network
 from tests.laws.ahead import Small
 from tests.laws.ahead_grammars import compiled, reading_so_args
 from tests.laws.engines import Drafts, Job, make_engine, run_jobs
@@ -53,14 +51,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def demo(device: str, needs_gpu: None) -> Small:
     """With kernels that no batch changes."""
     source = open_source(DEMO)
-    network = build_network(
-        source.config,
-        source.checkpoint,
-        source.token_map,
-        load_kernels("triton", is_invariant=True),
-        device=device,
-    )
-    hold_tables(network, "device", device)
+    network = triton_network(source, device, is_invariant=True)
     return Small(source, network, load_tokenizer(DEMO, source.config))
 
 

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepinfer.kernels.backends import load_kernels
 from deepinfer.model.batch import FreshStore, make_batch
 from deepinfer.model.network import Network
-from deepinfer.worker.build import build_network
-from deepinfer.worker.engram_memory import hold_tables
+from tests.kernels.triton.networks import triton_network
 from tests.laws.networks import open_source
 
 pytestmark = pytest.mark.gpu
@@ -29,25 +27,12 @@ def logits(network: Network, token_ids: Tensor) -> Tensor:
         return network.head(hidden.final).float().cpu()
 
 
-def build(source, name: str, dtype: torch.dtype, device: str) -> Network:
-    network = build_network(
-        source.config,
-        source.checkpoint,
-        source.token_map,
-        load_kernels(name),
-        dtype=dtype,
-        device=device,
-    )
-    hold_tables(network, "device", device)
-    return network
-
-
 def test_logits(source, device: str, generator: torch.Generator) -> None:
     """A kernel is given what another one does not mean: layouts, scales, what is rotated when."""
     token_ids = torch.randint(0, 500, (9,), generator=generator)
-    exact = logits(build(source, "reference", torch.float32, "cpu"), token_ids)
-    plain = logits(build(source, "reference", torch.bfloat16, "cpu"), token_ids)
-    found = logits(build(source, "triton", torch.bfloat16, device), token_ids.to(device))
+    exact = logits(source.network("fp32"), token_ids)
+    plain = logits(source.network("bf16"), token_ids)
+    found = logits(triton_network(source, device), token_ids.to(device))
     noise = (plain - exact).norm(dim=-1) / exact.norm(dim=-1)
     error = (found - exact).norm(dim=-1) / exact.norm(dim=-1)
     print(f"relerr {error.median():.2e}, of the reference in bfloat16 {noise.median():.2e}")
