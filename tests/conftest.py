@@ -11,8 +11,9 @@ import torch
 
 from deepinfer.checkpoint.inventory import inventory
 from deepinfer.checkpoint.tiny import write_tiny
-from deepinfer.config import released
 from deepinfer.config.model import ModelConfig, read_model_config
+from deepinfer.config.released import RELEASED
+from deepinfer.config.released import released_config as read_released
 from deepinfer.logs import ROOT
 from tests.shards import INDEX, clone, write_sparse
 
@@ -53,14 +54,14 @@ def tiny_copy(tiny_dir: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def released_json() -> dict[str, Any]:
     """The released config.json as parsed JSON, a fresh copy for each test."""
-    content: dict[str, Any] = json.loads(released.RELEASED.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(RELEASED.read_text(encoding="utf-8"))
     return content
 
 
 @pytest.fixture(scope="session")
 def released_config() -> ModelConfig:
     """The released configuration."""
-    return released.released_config()
+    return read_released()
 
 
 @pytest.fixture(scope="session")
@@ -74,5 +75,5 @@ def released_dir(tmp_path_factory: pytest.TempPathFactory, released_config: Mode
         write_sparse(folder / file, specs[i::8])
         weight_map.update((spec.name, file) for spec in specs[i::8])
     (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
-    (folder / "config.json").write_bytes(released.RELEASED.read_bytes())
+    (folder / "config.json").write_bytes(RELEASED.read_bytes())
     return folder

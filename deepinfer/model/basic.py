@@ -49,11 +49,10 @@ class FewRows:
         self._kernels, self._op, self._num_groups = kernels, op, num_groups
         self._packed: Any = None
 
-    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        """The product, from what was made of `weight`, or by the op where that is not for so many
-        rows or was not made."""
+    def __call__(self, x: Tensor) -> Tensor | None:
+        """The product; None for more rows than it is meant for, or without such a weight."""
         if self._packed is None or len(x) > self._kernels.few_rows:
-            return self._op(x, weight)
+            return None
         return self._kernels.linear_few_rows(x, self._packed)
 
     def pack(self, weight: Tensor) -> None:
@@ -88,7 +87,8 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]."""
-        return self.few(x, self.weight)
+        made = self.few(x)
+        return self.op(x, self.weight) if made is None else made
 
 
 class Joint(nn.Module):
@@ -114,7 +114,9 @@ class Joint(nn.Module):
         """x [T, in] -> what each linear makes of it, [T, out]; rows may lie apart."""
         if self.whole is None:
             return tuple(linear(x) for linear in self.linears)
-        return self.few(x, self.whole).split(self._sizes, -1)
+        made = self.few(x)
+        made = self.linears[0].op(x, self.whole) if made is None else made
+        return made.split(self._sizes, -1)
 
 
 def products(module: nn.Module) -> Iterator[tuple[FewRows, Tensor]]:
