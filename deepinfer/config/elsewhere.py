@@ -4,7 +4,6 @@
 ELSEWHERE = {
     "tensor_parallel_size": "one device holds everything",
     "pipeline_parallel_size": "one device holds everything",
-    "enforce_eager": "there are no graphs, so every step is eager",
     "quantization": "the checkpoint says how its weights are stored; see act_quant",
     "swap_space": "a preempted request is computed again, never swapped",
     "tokenizer": "the tokenizer lies in the model's folder",

@@ -76,6 +76,8 @@ class EngineArgs:
         same.
     batch_invariant: a row's result does not depend on its batch, to the bit; None is on on the CPU,
         where it is free, and off on a GPU.
+    enforce_eager: steps run op by op on a GPU too, where None and False replay decode steps as CUDA
+        graphs.
     num_threads: CPU threads; None chooses by the model's width.
     seed: seeds the requests that have none of their own; None leaves them to chance.
     replay: mask hides all but the last keep_tokens tokens of a prompt from the windows of the
@@ -113,6 +115,7 @@ class EngineArgs:
     gpu_memory_utilization: float = 0.9
     async_scheduling: bool | None = None
     batch_invariant: bool | None = None
+    enforce_eager: bool | None = None
     num_threads: int | None = None
     seed: int | None = None
     replay: Replay | None = None
@@ -169,7 +172,7 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
     """Decide every option. Raises ConfigError for a value that cannot be honoured here."""
     check_options(args, machine)
     device = usable_device(args.device, machine)
-    for name in ("batch_invariant", "async_scheduling", "enable_prefix_caching"):
+    for name in ("batch_invariant", "enforce_eager", "async_scheduling", "enable_prefix_caching"):
         yes_or_no(name, getattr(args, name))
     kernels, slow = choose_kernels(device, args.dtype, args.weight_dtype, machine)
     is_invariant = decide_invariance(args.batch_invariant, device, kernels, slow)
@@ -210,6 +213,7 @@ def resolve(args: EngineArgs, model: ModelConfig, machine: Machine) -> EngineCon
             device != "cpu" if args.async_scheduling is None else args.async_scheduling
         ),
         batch_invariant=is_invariant,
+        enforce_eager=kernels != "triton" or args.enforce_eager is True,
         num_threads=whole_or(
             1 if one_thread else machine.num_cpus, "num_threads", args.num_threads, 1, 1024
         ),

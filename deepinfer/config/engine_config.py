@@ -42,6 +42,7 @@ class EngineConfig:
     kv_cache_bytes: int
     async_scheduling: bool
     batch_invariant: bool
+    enforce_eager: bool
     num_threads: int
     seed: int | None
     replay: Replay

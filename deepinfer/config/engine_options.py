@@ -55,6 +55,7 @@ OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
         "Plan and launch a step while the one before runs. Default: on beside a GPU.",
     ),
     "batch_invariant": (bool | None, "No row depends on its batch. Default: on on a CPU."),
+    "enforce_eager": (bool | None, "On a GPU: no CUDA graphs, steps run op by op."),
     "num_threads": (int | None, "CPU threads. Default: by the model's width."),
     "replay": (
         str | None,

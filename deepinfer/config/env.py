@@ -25,6 +25,7 @@ NUM_DRAFTS = "DEEPINFER_USE_NEXTN_DECODE"
 BY_CONFIDENCE = "DEEPINFER_ENABLE_MTP_VARLEN"
 AHEAD = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING"
 BATCH_INVARIANT = "DEEPINFER_BATCH_INVARIANT"
+EAGER = "DEEPINFER_ENFORCE_EAGER"
 ENGRAM_ON_DEVICE = "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE"
 TEMPERATURES = "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE"
 API_KEY = "DEEPINFER_API_KEY"
@@ -57,9 +58,9 @@ class Environment:
     warnings: one line for each name that is set and has no effect here.
     grammar_timeout_s: in which a grammar must be compiled. grammar_cache_bytes: compiled grammars
         to keep; 0 and below: all. grammar_workers: processes that compile.
-    replay, keep_tokens, draft_schedule, num_drafts, async_scheduling, batch_invariant: the options
-        of these names; num_drafts 0 comes with draft_schedule off. engram_on_device: engram_memory
-        device.
+    replay, keep_tokens, draft_schedule, num_drafts, async_scheduling, batch_invariant,
+        enforce_eager: the options of these names; num_drafts 0 comes with draft_schedule off.
+    engram_on_device: engram_memory device.
     confidence_temperatures: of drafts, one for all or one for each. curve_dir, curve_ttl_s: where
         step times are kept, None for nowhere, and for how long.
     api_key: what the server asks for; never shown.
@@ -77,6 +78,7 @@ class Environment:
     num_drafts: int | None = None
     async_scheduling: bool | None = None
     batch_invariant: bool | None = None
+    enforce_eager: bool | None = None
     engram_on_device: bool | None = None
     confidence_temperatures: tuple[float, ...] = (1.0,)
     curve_dir: Path | None = None
@@ -127,6 +129,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         async_scheduling=_yes(found.get(AHEAD)),
         # "No" is what happens anyway, and on a CPU it would give up what is free.
         batch_invariant=_yes(found.get(BATCH_INVARIANT)) or None,
+        enforce_eager=_yes(found.get(EAGER)),
         engram_on_device=_yes(found.get(ENGRAM_ON_DEVICE)),
         confidence_temperatures=tuple(
             max(_number(TEMPERATURES, one, float, 0), _LEAST_TEMPERATURE)

@@ -32,7 +32,7 @@ class EnvName:
 
 
 _NO_RANKS = "one process computes all: there are no ranks to talk to or to balance"
-_NO_GRAPHS = "no CUDA graphs are captured"
+_SIZES = "steps are captured as CUDA graphs in the sizes that come again"
 _NO_PREFIXES = "no state of a sequence is kept for another one yet"
 _NO_IMAGES = "there is no image input yet"
 _NO_STATISTICS = "no running statistics are logged yet"
@@ -105,11 +105,14 @@ ENV_NAMES: tuple[EnvName, ...] = (
     ),
     _refused("SAMPLER_FORCE_TOPK", ("0",), "say it for each request: top_k"),
     _refused("DECODE_TOKEN_BLACKLIST", (), "tokens cannot be forbidden for all requests yet"),
-    *_not_needed(
-        _NO_GRAPHS,
-        *("ENFORCE_EAGER", "CUDAGRAPH_BATCH_SIZE_INTERVAL"),
-        *("DFLASH_ENFORCE_EAGER", "DFLASH_CUDAGRAPH_BATCH_SIZE_INTERVAL"),
+    EnvName(
+        "DEEPINFER_ENFORCE_EAGER",
+        "honoured",
+        (),
+        "enforce_eager, when the option is left out; not for 0, false, False",
     ),
+    *_not_needed(_SIZES, "CUDAGRAPH_BATCH_SIZE_INTERVAL", "DFLASH_CUDAGRAPH_BATCH_SIZE_INTERVAL"),
+    *_not_needed("ENFORCE_EAGER stands for drafts, too", "DFLASH_ENFORCE_EAGER"),
     EnvName(
         "DEEPINFER_DECODE_PERF_CACHE_DIR",
         "honoured",

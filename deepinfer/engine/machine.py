@@ -32,6 +32,7 @@ def with_environment(args: EngineArgs, seen: Environment) -> EngineArgs:
     schedule = seen.draft_schedule if args.draft_schedule is None else args.draft_schedule
     is_ahead = seen.async_scheduling if args.async_scheduling is None else args.async_scheduling
     is_invariant = seen.batch_invariant if args.batch_invariant is None else args.batch_invariant
+    is_eager = seen.enforce_eager if args.enforce_eager is None else args.enforce_eager
     on_device = args.engram_memory == "auto" and seen.engram_on_device
     # 0 of them is a schedule: there is no such option.
     num_drafts = (seen.num_drafts or None) if args.num_drafts is None else args.num_drafts
@@ -44,6 +45,7 @@ def with_environment(args: EngineArgs, seen: Environment) -> EngineArgs:
         num_drafts=num_drafts,
         async_scheduling=is_ahead,
         batch_invariant=is_invariant,
+        enforce_eager=is_eager,
         engram_memory="device" if on_device else args.engram_memory,
     )
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from deepinfer.cache.account import Account, account_lines, workspace_bytes
 from deepinfer.cache.blocks import BlockPool
@@ -31,6 +32,8 @@ from deepinfer.scheduler.scheduler import Scheduler
 from deepinfer.scheduler.step_time import StepTime
 from deepinfer.scheduler.verify_lengths import VerifyLengths
 from deepinfer.worker.drafter import Drafter
+from deepinfer.worker.engram_memory import asks_host
+from deepinfer.worker.graphs import Recorder, record_graph
 from deepinfer.worker.pools import make_pools
 from deepinfer.worker.worker import Worker
 
@@ -82,9 +85,12 @@ def make_worker(
         storage=network.kernels.storage,
         device=options.device,
     )
-    drafter = Drafter(network, pools, temperatures) if options.num_drafts else None
+    record: Recorder[Any] | None = None
+    if not options.enforce_eager and not asks_host(network):
+        record = record_graph()
+    drafter = Drafter(network, pools, temperatures, record) if options.num_drafts else None
     is_compact = options.replay == "compact"
-    return Worker(network, pools, options.device, drafter, is_compact=is_compact)
+    return Worker(network, pools, options.device, drafter, is_compact=is_compact, record=record)
 
 
 def make_prefix_cache(

@@ -5,7 +5,9 @@ nobody wants leave nothing behind.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from deepinfer.sampling.arrays import on_device
 from deepinfer.sampling.drafts import Proposed, draft_tokens, rejection_rows
 from deepinfer.step import DraftPlan, Int64, SamplePlan, StepPlan
 from deepinfer.worker.follow import Sampled
+from deepinfer.worker.graphs import Inputs, Recorder, Recordings, padded
 from deepinfer.worker.pools import Pools
 
 _MOST_LOGIT = 60.0  # of a confidence: the sigmoid stays between 0 and 1
@@ -27,16 +30,22 @@ _MOST_LOGIT = 60.0  # of a confidence: the sigmoid stays between 0 and 1
 class Drafter:
     """The draft module of one worker.
 
-    temperatures: one for all drafts or one for each; confidences are divided by it.
+    temperatures: one for all drafts or one for each; confidences are divided by it. record: of the
+    blocks (`record_graph`); None runs them op by op.
     """
 
     network: Network
     pools: Pools
     temperatures: Sequence[float] = (1.0,)
+    record: InitVar[Recorder[Any] | None] = None
     # Of the sequences whose last drafts are accepted by rejection, by slot: place in `_logprobs`,
     # float32 [m, n, V]. Drafts are verified in the next step or never, so there is one generation.
     _places: dict[int, int] = field(default_factory=dict)
     _logprobs: Tensor | None = None
+    _recordings: Recordings[Tensor] | None = field(init=False)
+
+    def __post_init__(self, record: Recorder[Any] | None) -> None:
+        self._recordings = None if record is None else Recordings(record)
 
     @property
     def module(self) -> Draft:
@@ -70,28 +79,14 @@ class Drafter:
         """n drafts after the last token of each of A sequences: int64 [A, n], and their confidences
         float32 [A, n]."""
         network, size = self.network, plan.num_drafts
-        config = network.setup.config
-        window = config.sliding_window
         rows = sampled.first_rows[plan.sequences]
         sequences = self._tensor(plan.sequences)
         # Where the last token of each stands: only the device knows how many drafts were accepted.
         anchors = self._tensor(sampled.sample_plan.positions[rows])
         anchors = anchors + sampled.num_accepted[sequences]
         slots = sampled.slots(plan.sequences)
-        ring = window + SLACK_ROWS
-        behind = torch.arange(-window, 0, device=anchors.device)
-        before = (anchors[:, None] + behind).clamp_min(0)  # others are not seen
-        main = (self._tensor(slots)[:, None] * ring + before % ring).flatten()
-        store = DraftStore(
-            {
-                block: pool.flatten(0, 1).index_select(0, main)
-                for block, pool in self.pools.draft_window.items()
-            }
-        )
         golden_ids = sampled.last_ids[sequences]
-        first_rows = torch.arange(len(rows), device=anchors.device) * window - anchors + window
-        batch = draft_batch(config, golden_ids, anchors, first_rows, len(main), size)
-        hidden = self.module.run(network.embed(batch.token_ids), batch, store)
+        hidden = self._hidden(golden_ids, anchors, self._main_rows(slots, anchors), size)
         kept: list[Proposed] = []
 
         def pick(logits: Tensor, i: int) -> Tensor:
@@ -100,11 +95,49 @@ class Drafter:
             kept.append(drafted.proposed)
             return drafted.token_ids
 
-        proposal = self.module.propose(
-            hidden.unflatten(0, (len(rows), size)), golden_ids, network.head, pick
-        )
+        proposal = self.module.propose(hidden, golden_ids, network.head, pick)
         self._keep(slots[kept[0].rows], kept)
         return proposal.token_ids, self._confidence(proposal.confidence)
+
+    def _main_rows(self, slots: Int64, anchors: Tensor) -> Tensor:
+        """Rows of the flat rings with the last main tokens before each anchor: int64 [A, W]."""
+        window = self.network.setup.config.sliding_window
+        behind = torch.arange(-window, 0, device=anchors.device)
+        before = (anchors[:, None] + behind).clamp_min(0)  # others are not seen
+        ring = window + SLACK_ROWS
+        return self._tensor(slots)[:, None] * ring + before % ring
+
+    def _hidden(self, golden_ids: Tensor, anchors: Tensor, main: Tensor, size: int) -> Tensor:
+        """Draft blocks of `size` rows through the module: [A, size, D], good until the next call.
+
+        golden_ids, anchors: int64 [A], the anchors' tokens and positions; main: `_main_rows`.
+        """
+        if self._recordings is None:
+            return self._run(size, (golden_ids, anchors, main))
+        count = len(golden_ids)
+
+        def inputs() -> Inputs:
+            shapes = (padded(count),), (padded(count),), (padded(count), main.shape[1])
+            blanks = [main.new_zeros(shape) for shape in shapes]
+            return Inputs([one.clone() for one in blanks], blanks)
+
+        key, values = (padded(count), size), (golden_ids, anchors, main)
+        return self._recordings.run(key, inputs, values, partial(self._run, size))[:count]
+
+    def _run(self, size: int, tensors: Sequence[Tensor]) -> Tensor:
+        golden_ids, anchors, main = tensors
+        count, window = main.shape
+        store = DraftStore(
+            {
+                block: pool.flatten(0, 1).index_select(0, main.flatten())
+                for block, pool in self.pools.draft_window.items()
+            }
+        )
+        first_rows = torch.arange(count, device=anchors.device) * window - anchors + window
+        config = self.network.setup.config
+        batch = draft_batch(config, golden_ids, anchors, first_rows, main.numel(), size)
+        hidden = self.module.run(self.network.embed(batch.token_ids), batch, store)
+        return hidden.unflatten(0, (count, size))
 
     def _keep(self, slots: Int64, kept: list[Proposed]) -> None:
         self._places = {slot: place for place, slot in enumerate(slots.tolist())}

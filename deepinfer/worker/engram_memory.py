@@ -53,6 +53,15 @@ def hold_tables(network: Network, where: EngramMemory, device: str) -> None:
             layer.engram.table = hold_table(layer.engram.table, where, gather, device)
 
 
+def asks_host(network: Network) -> bool:
+    """Whether the host fetches rows of a table, so that no step can be recorded."""
+    return any(
+        isinstance(layer.engram.table, EngramTable)
+        for plan, layer in zip(network.plans, network.layers, strict=True)
+        if plan.engram_id is not None
+    )
+
+
 def hold_table(
     table: EngramTable,
     where: EngramMemory,

@@ -20,7 +20,7 @@ from deepinfer.worker.follow import Starts, known_starts
 
 # A sequence with at most this many rows shares its index-score product with others like it; a
 # longer one gets a product of its own, or the padding would cost more than the call.
-_FOLDED_ROWS = 8
+FOLDED_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -190,13 +190,13 @@ def _lookback(rows: _Rows, ngram_size: int) -> Tensor:
 
 def _groups(rows: _Rows) -> tuple[Tensor, ...]:
     """Rows of each sequence, [b, s], -1 for padding: short ones together, long ones alone."""
-    short = np.flatnonzero(rows.counts <= _FOLDED_ROWS)
+    short = np.flatnonzero(rows.counts <= FOLDED_ROWS)
     groups = []
     if len(short):
         places = np.arange(rows.counts[short].max())
         folded = rows.first_row[short][:, None] + places
         groups.append(rows.tensor(np.where(places < rows.counts[short][:, None], folded, -1)))
-    for one in np.flatnonzero(rows.counts > _FOLDED_ROWS):
+    for one in np.flatnonzero(rows.counts > FOLDED_ROWS):
         groups.append(rows.tensor(rows.first_row[one] + np.arange(rows.counts[one])[None]))
     return tuple(groups)
 

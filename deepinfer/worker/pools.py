@@ -20,10 +20,12 @@ class Pools:
     """All tensors, by layer id. Rows are values, [.., C] and [.., Ci], or bytes where caches are
     packed (spec 14.2 to 14.4: codes, then scales).
 
-    window: [num_slots, W + SLACK_ROWS, C], position p in row p modulo the ring.
+    window: [num_slots + 1, W + SLACK_ROWS, C], position p in row p modulo the ring. The last slot
+        is no sequence's: rows that pad a step leave there what they have.
     draft_window: the same for the draft blocks, by their number.
-    pending: float32 [num_slots, SLACK_ROWS, 2, C], values and scores, position p modulo SLACK_ROWS.
-    token_ids: int32 [num_slots, SLACK_ROWS], the same way.
+    pending: float32 [num_slots + 1, SLACK_ROWS, 2, C], values and scores, position p modulo
+        SLACK_ROWS.
+    token_ids: int32 [num_slots + 1, SLACK_ROWS], the same way.
     entries: [num_blocks + 1, 128 / ratio, C]; keys: [num_blocks + 1, 128 / ratio, Ci]. The last
         block is no sequence's: see `index_step`.
     """
@@ -34,6 +36,11 @@ class Pools:
     token_ids: Tensor
     entries: dict[int, Tensor]
     keys: dict[int, Tensor]
+
+    @property
+    def spare_slot(self) -> int:
+        """The slot that is no sequence's."""
+        return len(self.token_ids) - 1
 
     @property
     def spare_block(self) -> int:
@@ -61,16 +68,17 @@ def make_pools(
     vector = vector_bytes(config, storage)
     entry, key = vector.entry // dtype.itemsize, vector.index_key // dtype.itemsize
     sources = {plan.layer_id: BLOCK_TOKENS // plan.ratio for plan in plans if plan.owns_kv}
-    ring = (num_slots, config.sliding_window + SLACK_ROWS, vector.window // dtype.itemsize)
+    num_rings = num_slots + 1
+    ring = (num_rings, config.sliding_window + SLACK_ROWS, vector.window // dtype.itemsize)
     return Pools(
         window={plan.layer_id: zeros(*ring) for plan in plans},
         draft_window={block: zeros(*ring) for block in range(config.num_nextn_predict_layers)},
         pending={
-            plan.layer_id: zeros(num_slots, SLACK_ROWS, 2, head, kept_as=torch.float32)
+            plan.layer_id: zeros(num_rings, SLACK_ROWS, 2, head, kept_as=torch.float32)
             for plan in plans
             if plan.owns_kv and plan.ratio > 1
         },
-        token_ids=zeros(num_slots, SLACK_ROWS, kept_as=torch.int32),
+        token_ids=zeros(num_rings, SLACK_ROWS, kept_as=torch.int32),
         entries={layer: zeros(num_blocks + 1, rows, entry) for layer, rows in sources.items()},
         keys={layer: zeros(num_blocks + 1, rows, key) for layer, rows in sources.items()},
     )

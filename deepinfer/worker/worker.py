@@ -8,13 +8,14 @@ functions that are returned to fetch results.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from deepinfer.cache.layout import SLACK_ROWS
-from deepinfer.model.batch import Batch, EntryRows, Rest
+from deepinfer.model.batch import Rest
 from deepinfer.model.network import Hidden, Network
 from deepinfer.sampling.arrays import fetch, on_device
 from deepinfer.sampling.logprobs import Scored, join_scores, score
@@ -22,28 +23,17 @@ from deepinfer.sampling.sample import sample
 from deepinfer.step import DraftPlan, Drafts, Int32, Int64, SamplePlan, Scores, StepPlan, StepResult
 from deepinfer.worker.drafter import Drafter
 from deepinfer.worker.follow import Proposed, Sampled, Starts, follow, take_sample
+from deepinfer.worker.graphs import Recorder
 from deepinfer.worker.inputs import StepIndex, index_step
 from deepinfer.worker.keep import keep_rows
-from deepinfer.worker.pools import PagedStore, Pools, StoreIndex
+from deepinfer.worker.pools import Pools
+from deepinfer.worker.ready import Ready, make_batch, make_store
+from deepinfer.worker.recorded import RecordedSteps
 
 # Prompt rows whose logits are looked at together: [rows, vocabulary] float32 is the largest tensor
 # of a step.
 _SCORE_ROWS = 128
 _NUM_SCORES = len(Scored._fields)
-
-
-@dataclass(frozen=True)
-class Ready:
-    """What the network needs to run a plan's rows.
-
-    plan, index: of the rows that run through all layers. rest: as of `Network.run`.
-    """
-
-    plan: StepPlan
-    index: StepIndex
-    batch: Batch
-    store: PagedStore
-    rest: Rest | None
 
 
 @dataclass(frozen=True)
@@ -65,12 +55,15 @@ class Worker:
         drafter: Drafter | None = None,
         *,
         is_compact: bool = False,
+        record: Recorder[Any] | None = None,
     ) -> None:
         """drafter: of the same network and pools; None drafts nothing, and saves its caches.
 
         is_compact: rows before their sequence's decoder start do not run in the decoder half.
+        record: of decode steps (`record_graph`); None runs them op by op.
         """
         self.is_compact = is_compact
+        self._recorded = None if record is None else RecordedSteps(network, pools, record)
         self.network, self.pools, self.device = network, pools, device
         self.drafter = drafter
         self._launched: _Launched | None = None
@@ -83,7 +76,9 @@ class Worker:
         """Run the plan's rows through all layers; their keys and values are stored."""
         assert self._launched is None  # its tokens were never drawn
         ready = self.ready(plan)
-        hidden = self.network.run(ready.batch, ready.store, ready.rest)
+        hidden = None if self._recorded is None else self._recorded.run(ready)
+        if hidden is None:
+            hidden = self.network.run(ready.batch, ready.store, ready.rest)
         index = ready.index
         if self.drafter is not None and len(hidden.features):
             at = index.window_rows
@@ -97,15 +92,18 @@ class Worker:
         starts, token_ids = follow(plan, self._sampled, self._proposed, self.device)
         index = self._index(plan, starts)
         lookback = self._lookback(token_ids, index)
-        batch, store = self._batch(token_ids, lookback, index), self._store(index)
+        batch, store = (
+            make_batch(token_ids, lookback, index),
+            make_store(self.network, self.pools, index),
+        )
         kept = keep_rows(plan, starts) if self.is_compact else None
         rest = None
         if kept is not None:
             plan, rows = kept.plan, self._tensor(kept.rows)
             if len(rows):
                 index = self._index(plan, kept.starts)
-                rest_batch = self._batch(token_ids[rows], lookback[rows], index)
-                rest = Rest(rows, rest_batch, self._store(index))
+                rest_batch = make_batch(token_ids[rows], lookback[rows], index)
+                rest = Rest(rows, rest_batch, make_store(self.network, self.pools, index))
             else:
                 rest = Rest(rows, batch, store)  # they stop before any layer reads these
         return Ready(plan, index, batch, store, rest)
@@ -183,27 +181,6 @@ class Worker:
         kept_ids.index_copy_(0, index.slack_write, token_ids[index.slack_rows].to(kept_ids.dtype))
         return lookback
 
-    def _batch(self, token_ids: Tensor, lookback: Tensor, index: StepIndex) -> Batch:
-        return Batch(
-            token_ids=token_ids,
-            positions=index.positions,
-            lookback=lookback,
-            sequence_ids=index.sequence_ids,
-            groups=index.groups,
-            window_index=index.window_index,
-            decoder_window_index=index.decoder_window_index,
-            entries={
-                ratio: EntryRows(
-                    members=rows.members,
-                    positions=rows.positions,
-                    blocks=rows.blocks,
-                    per_block=rows.per_block,
-                    num_visible=rows.num_visible,
-                )
-                for ratio, rows in index.entries.items()
-            },
-        )
-
     def _tell_slots(self, plan: StepPlan) -> None:
         """Put tokens that no row of theirs ran into slots."""
         if not plan.known_ids.size:
@@ -215,22 +192,6 @@ class Worker:
             on_device(at, self.device, torch.int64),
             on_device(plan.known_ids, self.device, kept_ids.dtype),
         )
-
-    def _store(self, index: StepIndex) -> PagedStore:
-        store_index = StoreIndex(
-            history=index.history,
-            window_rows=index.window_rows,
-            window_write=index.window_write,
-            slack_rows=index.slack_rows,
-            slack_write=index.slack_write,
-            slack_read=index.slack_read,
-            entry_write={
-                plan.layer_id: index.entries[plan.ratio].write
-                for plan in self.network.plans
-                if plan.owns_kv
-            },
-        )
-        return PagedStore(self.pools, store_index)
 
     def _tensor(self, array: Int32 | Int64) -> Tensor:
         return on_device(array, self.device, torch.int64)

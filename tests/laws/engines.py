@@ -7,6 +7,7 @@ steps.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from deepinfer.scheduler.verify_lengths import VerifyLengths
 from deepinfer.step import StepPlan
 from deepinfer.tokenizer.tokenizer import Tokenizer
 from deepinfer.worker.drafter import Drafter
+from deepinfer.worker.graphs import Recorder
 from deepinfer.worker.pools import Pools, make_pools
 from deepinfer.worker.worker import Worker
 
@@ -81,10 +83,12 @@ def make_engine(
     prefix: PrefixReplay | None = None,
     tiers: Tiers | None = None,
     is_compact: bool = False,
+    record: Recorder[Any] | None = None,
 ) -> Engine:
     """An engine with nothing in it.
 
-    kept_as: of the pools; a network whose caches round nothing needs its own dtype.
+    kept_as: of the pools; a network whose caches round nothing needs its own dtype. record: of the
+    worker's steps and drafts.
     """
     config = network.setup.config
     bounds = SchedulerConfig(num_slots, num_rows, max_model_len)
@@ -100,10 +104,10 @@ def make_engine(
     )
     device = network.embed.weight.device.type
     pools = make_pools(config, num_blocks, num_slots, storage=kept_as, device=device)
-    drafter = Drafter(network, pools) if drafts.num_drafts else None
+    drafter = Drafter(network, pools, record=record) if drafts.num_drafts else None
     return Engine(
         scheduler,
-        Worker(network, pools, device, drafter, is_compact=is_compact),
+        Worker(network, pools, device, drafter, is_compact=is_compact, record=record),
         [config.eos_token_id],
         grammars=grammars,
         keep_tokens=keep_tokens,

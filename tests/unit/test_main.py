@@ -254,10 +254,10 @@ def calls(monkeypatch: Patch) -> dict[str, Any]:
 # A value for each option of the engine.
 ENGINE = """device cpu, dtype float32, weight_dtype bfloat16, act_quant fp8, load_format dummy,
 expert_shard 1/2, layers 0:3, engram_memory host, max_model_len 99, max_num_seqs 3,
-max_num_batched_tokens 77, kv_cache_bytes 1000, gpu_memory_utilization 0.5,
-async_scheduling True, batch_invariant False, num_threads 2, replay compact, keep_tokens 150,
-enable_prefix_caching False, prefix_replay bounded, kv_host_bytes 5, kv_disk_dir here,
-kv_disk_bytes 6, draft_schedule confidence, num_drafts 3, accept rejection"""
+max_num_batched_tokens 77, kv_cache_bytes 1000, gpu_memory_utilization 0.5, async_scheduling True,
+batch_invariant False, enforce_eager True, num_threads 2, replay compact, keep_tokens 150,
+enable_prefix_caching False, prefix_replay bounded, kv_host_bytes 5, kv_disk_dir here, kv_disk_bytes
+6, draft_schedule confidence, num_drafts 3, accept rejection"""
 
 
 def test_every_option_arrives(run: Run, calls: dict[str, Any]) -> None:

@@ -172,11 +172,16 @@ def document_line(row: EnvName) -> str:
 def test_names_of_a_gpu(value: str, invariant: bool | None, on_device: bool | None) -> None:
     """A script's "no" switches off on a CPU what is free there, or its "yes" is lost."""
     seen = read_environment(
-        {"DEEPINFER_BATCH_INVARIANT": value, "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE": value}
+        {
+            "DEEPINFER_BATCH_INVARIANT": value,
+            "DEEPINFER_ENFORCE_EAGER": value,
+            "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE": value,
+        }
     )
     assert (seen.batch_invariant, seen.engram_on_device) == (invariant, on_device)
     args = with_environment(EngineArgs(), seen)
     assert args.batch_invariant == invariant
+    assert args.enforce_eager == on_device
     assert args.engram_memory == ("device" if on_device else "auto")
     said = EngineArgs(batch_invariant=False, engram_memory="file")
     kept = with_environment(said, seen)

@@ -27,11 +27,11 @@ def all_tensors(pools: Pools) -> list[Tensor]:
 def test_bytes_are_as_planned(
     num_blocks: int, num_slots: int, storage: Storage, tiny_config: ModelConfig
 ) -> None:
-    """A11: what is allocated is more, or less, than what the budget was divided by and a block that
-    is no sequence's."""
+    """A11: what is allocated is more, or less, than what the budget was divided by, and a block and
+    a slot that are no sequence's."""
     pools = make_pools(tiny_config, num_blocks, num_slots, storage=storage)
     expected = (num_blocks + 1) * total_bytes(block_parts(tiny_config, storage))
-    expected += num_slots * total_bytes(slot_parts(tiny_config, storage))
+    expected += (num_slots + 1) * total_bytes(slot_parts(tiny_config, storage))
     assert sum(pool.nbytes for pool in all_tensors(pools)) == expected
 
 
@@ -51,6 +51,7 @@ def test_which_layers_have_what(tiny_config: ModelConfig) -> None:
     for layer_id, pool in pools.entries.items():
         assert pool.shape == (4, 128 // ratios[layer_id], tiny_config.head_dim)
     assert pools.spare_block == 3
+    assert pools.spare_slot == 2
     assert all(pool.dtype == torch.float32 for pool in pools.pending.values())
 
 
@@ -76,7 +77,7 @@ def test_a_short_step_reads_the_ring(tiny_config: ModelConfig) -> None:
     store = PagedStore(pools, store_index(window_rows=ids(0, 1), window_write=ids(25, 24)))
     rows = torch.arange(2.0)[:, None].expand(2, tiny_config.head_dim) + 1
     found = store.window(3, rows)
-    assert found.shape[0] == 2 * (tiny_config.sliding_window + SLACK_ROWS)
+    assert found.shape[0] == (2 + 1) * (tiny_config.sliding_window + SLACK_ROWS)
     assert found[[25, 24]].equal(rows.to(found.dtype))
     assert pools.window[3][1, 1, 0] == 1
     assert not pools.window[2].any()
