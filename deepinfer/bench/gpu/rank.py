@@ -9,6 +9,7 @@ module and Engram's tables (rows are made up) are not part of it.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,14 @@ def _evenly(kernels: KernelSet, num_local: int) -> KernelSet:
     """The router runs, and its choices are replaced: row t takes the local experts 6 t and so on,
     round and round."""
 
+    @cache  # no part of a step
+    def even(num_rows: int, topk: int, device: torch.device) -> Tensor:
+        place = torch.arange(num_rows * topk, device=device) % num_local
+        return place.view(num_rows, topk).sort(-1).values
+
     def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor, Tensor]:
         ids, weights = kernels.route(logits, bias, topk, scale)
-        place = torch.arange(ids.numel(), device=ids.device) % num_local
-        return place.view_as(ids).sort(-1).values, weights
+        return even(*ids.shape, ids.device), weights
 
     return replace(kernels, route=route)
 

@@ -14,6 +14,7 @@ from deepinfer.engine.grammars import Grammars
 from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.tokenizer.tokenizer import load_tokenizer
+from deepinfer.worker.graphs import record_graph
 from tests.kernels.triton.networks import triton_network
 from tests.laws.ahead import Small
 from tests.laws.ahead_grammars import compiled, reading_so_args
@@ -44,6 +45,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "ahead": {"is_ahead": True},
     "prefix": {"prefix": "exact", "is_ahead": True},
     "prefix, drafts, preempted": {"prefix": "exact", "drafts": Drafts(4), "num_blocks": 9},
+    "graphs": {"is_recorded": True},
+    "graphs, drafts, ahead": {"is_recorded": True, "drafts": Drafts(3), "is_ahead": True},
+    "graphs, drafts by confidence": {"is_recorded": True, "drafts": Drafts(5, "confidence")},
 }
 
 
@@ -65,6 +69,7 @@ def grammars(demo: Small) -> Iterator[Callable[[], Grammars]]:
 def make(demo: Small, grammars: Callable[[], Grammars]) -> Callable[..., Engine]:
     def one(**sizes: Any) -> Engine:
         options = {"num_blocks": 64, "max_model_len": 768, "kept_as": "packed"} | sizes
+        options["record"] = record_graph() if options.pop("is_recorded", False) else None
         return reading_so_args(make_engine(demo.network, grammars=grammars(), **options))
 
     return one
