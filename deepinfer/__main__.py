@@ -292,11 +292,13 @@ def bench(
         int, typer.Option(help="rank: rows of each request; of more than 8, a prompt's.")
     ] = 4,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="rank: decode and prompts of many sizes instead.")
-    ] = False,
+        str | None, typer.Option(help="rank: decode | contexts | prompts: many sizes instead.")
+    ] = None,
     repeats: Annotated[int, typer.Option(help="steps, invariance: how often a step is timed.")] = 7,
     engine: Any = None,
-    as_json: Annotated[bool, typer.Option("--json", help="offline: one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="offline: one JSON object. rank: one for each case.")
+    ] = False,
 ) -> None:
     """Measure this machine. docs/benchmarks.md tells what the figures mean."""
     if url is not None:
@@ -343,7 +345,7 @@ def bench(
         "drafts-sim": lambda: tool.drafts_sim(show=_show),
         "kernels": lambda: tool.kernels(args, show=_show),
         "rank": lambda: tool.rank(
-            ranks, None if sweep else Case(batch, input_len, rows), args, show=_show
+            ranks, Case(batch, input_len, rows), sweep, args, as_json=as_json, show=_show
         ),
     }
     raise typer.Exit(_chosen("WHAT", what, sorts)())

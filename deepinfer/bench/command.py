@@ -23,12 +23,13 @@ from deepinfer.bench.profile import profile_ops, profile_torch, share_lines, tim
 from deepinfer.bench.replay import replay_lines
 from deepinfer.bench.report import offline_lines, offline_record, survey_ground
 from deepinfer.bench.steps import Case, make_step
+from deepinfer.bench.sweeps import SWEEPS
 from deepinfer.bench.talks import Talks, talk_lines
 from deepinfer.bench.toys import num_parameters, toy_config, toy_network
 from deepinfer.config.engine import EngineArgs, resolve
 from deepinfer.config.machine import choose_kernels, usable_device
 from deepinfer.config.model import ModelConfig
-from deepinfer.config.option_checks import share, whole
+from deepinfer.config.option_checks import one_of, share, whole
 from deepinfer.config.released import released_config
 from deepinfer.engine.default_model import default_model
 from deepinfer.engine.engine import Engine
@@ -128,19 +129,24 @@ def kernels(args: EngineArgs, *, show: Show) -> int:
     return 0
 
 
-def rank(num_ranks: int, case: Case | None, args: EngineArgs, *, show: Show) -> int:
-    """A step of one rank of the released model; None is many. Raises ConfigError for sizes that
-    cannot be, and without a GPU."""
+def rank(
+    num_ranks: int, case: Case, sweep: str | None, args: EngineArgs, *, as_json: bool, show: Show
+) -> int:
+    """A step of one rank of the released model. sweep: one of `SWEEPS` instead. Raises ConfigError
+    for sizes that cannot be, and without a GPU."""
     config = released_config()
     share("--ranks", f"0/{num_ranks}", gcd(config.n_routed_experts, config.dspark_n_routed_experts))
-    if case is not None:
+    if sweep is not None:
+        one_of("--sweep", sweep, list(SWEEPS))
+    else:
         whole("--batch", case.batch, 1, 65_536)
         whole("--rows", case.num_rows, 1, 2**20)
         whole("--input-len", case.context, 0, config.max_position_embeddings - case.num_rows)
     _need_kernels(args)
-    from deepinfer.bench.gpu.rank import rank_lines, sweep_cases
+    from deepinfer.bench.gpu.rank_report import rank_lines
 
-    _show_all(rank_lines(num_ranks, sweep_cases() if case is None else [case]), show)
+    cases = [case] if sweep is None else SWEEPS[sweep]
+    _show_all(rank_lines(num_ranks, cases, as_json=as_json), show)
     return 0
 
 

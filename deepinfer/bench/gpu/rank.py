@@ -1,4 +1,4 @@
-"""`deepinfer bench rank`: what one rank of the released model computes in a step, on one GPU.
+"""What one rank of the released model computes in a step, on one GPU: `deepinfer bench rank`.
 
 A network of the released sizes with random weights holds the rank's share of the experts. Under
 expert parallelism a rank's experts get rows from all ranks, on average as many as its own rows
@@ -7,7 +7,7 @@ module and Engram's tables (rows are made up) are not part of it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from deepinfer.bench.gpu.ceilings import Ceilings, measure_ceilings
 from deepinfer.bench.gpu.timing import replay_ms
-from deepinfer.bench.gpu.work import work_of
 from deepinfer.bench.steps import Case, make_worker, step_plan
 from deepinfer.config.released import released_config
 from deepinfer.kernels.backends import load_kernels
@@ -83,7 +81,7 @@ class Taken:
 def run(network: Network, case: Case) -> Taken:
     """A step of `case` with everything known, captured in a CUDA graph. Of more rows than
     `_MOST_DRAFTED` only the last of each sequence run in the decoder half, as of a prompt."""
-    worker = make_worker(network, case, "cuda", is_compact=_is_prompt(case))
+    worker = make_worker(network, case, "cuda", is_compact=is_prompt(case))
     step = _static_step(worker, case)
     for _ in range(2):
         step()
@@ -105,7 +103,7 @@ def _static_step(worker: Worker, case: Case) -> Callable[[], Any]:
     """Rows through all layers, and the likeliest token of those that are sampled, from tensors that
     stay in place."""
     plan = step_plan(worker.network, case)
-    if _is_prompt(case):
+    if is_prompt(case):
         kept_from = np.full(case.batch, case.context + case.num_rows - KEPT_ROWS, np.int32)
         plan = replace(plan, decoder_starts=kept_from)
     ready = worker.ready(plan)
@@ -114,14 +112,15 @@ def _static_step(worker: Worker, case: Case) -> Callable[[], Any]:
     def step() -> Tensor:
         with torch.inference_mode():
             hidden = worker.network.run(ready.batch, ready.store, ready.rest)
-            final = hidden.final if not _is_prompt(case) else hidden.final[sampled]
+            final = hidden.final if not is_prompt(case) else hidden.final[sampled]
             best: Tensor = worker.network.head(final).argmax(-1)
         return best
 
     return step
 
 
-def _is_prompt(case: Case) -> bool:
+def is_prompt(case: Case) -> bool:
+    """Whether its rows are a prompt's: more than any drafts."""
     return case.num_rows > _MOST_DRAFTED
 
 
@@ -135,52 +134,6 @@ def _part(name: str) -> str:
 def tokens_of(case: Case) -> float:
     """That a step brings a request: all rows of a prompt; else one, and of drafts what is accepted
     of them."""
-    if _is_prompt(case):
+    if is_prompt(case):
         return case.num_rows
     return 1 + _ACCEPTED * (case.num_rows - 1)
-
-
-def rank_lines(num_ranks: int, cases: Sequence[Case]) -> Iterator[str]:
-    """What a step of each case takes, and where it goes, beside what no kernel could undercut."""
-    gpu, ceilings = torch.cuda.get_device_properties(0), measure_ceilings()
-    yield (
-        f"{gpu.name}, torch {torch.__version__}: one rank of {num_ranks}, random weights, no "
-        "expert traffic, no draft module"
-    )
-    yield (
-        f"measured ceilings: {ceilings.bytes_per_s / 1e12:.2f} TB/s read, "
-        f"{ceilings.flops_per_s / 1e12:.0f} TFLOP/s bfloat16"
-    )
-    network = released_network(num_ranks)
-    for case in cases:
-        yield from _case_lines(network, case, ceilings)
-        torch.cuda.empty_cache()
-
-
-def _case_lines(network: Network, case: Case, ceilings: Ceilings) -> Iterator[str]:
-    taken, tokens = run(network, case), tokens_of(case)
-    work = work_of(network, case, KEPT_ROWS if _is_prompt(case) else None)
-    floors = {part: one.floor_ms(*ceilings) for part, one in work.items()}
-    floor_ms = sum(floors.values())
-    yield (
-        f"{case.batch} requests of {case.context:,} tokens, {case.num_rows:,} rows each: "
-        f"{taken.ms:.2f} ms a step ({100 * floor_ms / taken.ms:.0f} % of it by the roofline), "
-        f"{taken.launches} kernels, {case.batch * tokens / taken.ms * 1e3:,.0f} tokens/s, "
-        f"{tokens / taken.ms * 1e3:,.1f} a request"
-    )
-    products = sum(taken.parts.get(name, 0.0) for name in _PRODUCTS)
-    for part, ms in {**taken.parts, "products": products}.items():
-        line = f"  {part:24}{ms:9.3f} ms {100 * ms / taken.ms:6.1f} %"
-        if part in floors:
-            one = work[part]
-            line += (
-                f"{one.num_bytes / 1e9:10.2f} GB{one.num_flops / 1e12:9.2f} TFLOP, "
-                f"at least {floors[part]:.3f} ms: {100 * floors[part] / max(ms, 1e-9):.0f} %"
-            )
-        yield line
-
-
-def sweep_cases() -> list[Case]:
-    """Decode at the published context with three drafts each, then prompts."""
-    decode = [Case(requests, 131_072, 4) for requests in (1, 8, 16, 32, 64, 128, 256)]
-    return decode + [Case(1, 0, rows) for rows in (4096, 8192, 16_384, 32_768, 65_536)]
