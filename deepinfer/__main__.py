@@ -247,7 +247,8 @@ def bench(
             "scheduler. profile: where a toy's steps spend their time. masks: structured output. "
             "drafts-sim: what drafts by confidence bring, simulated. overlap: host time hidden. "
             "replay: a long prompt and a second turn under each rule of replay. kernels: a GPU's, "
-            "at the released model's sizes. rank: a step of one rank of that model there."
+            "at the released model's sizes. rank: a step of one rank of that model there. gap: how "
+            "long the GPU waits."
         ),
     ] = "offline",
     model: Annotated[
@@ -287,9 +288,9 @@ def bench(
     cold: Annotated[
         bool, typer.Option("--cold", help="offline: no run before the timed one.")
     ] = False,
-    ranks: Annotated[int, typer.Option(help="rank: of how many; experts are shared out.")] = 8,
+    ranks: Annotated[int, typer.Option(help="rank, gap: of how many; experts are shared out.")] = 8,
     rows: Annotated[
-        int, typer.Option(help="rank: rows of each request; of more than 8, a prompt's.")
+        int, typer.Option(help="rank, gap: rows of each request; of more than 8, a prompt's.")
     ] = 4,
     sweep: Annotated[
         str | None, typer.Option(help="rank: decode | contexts | prompts: many sizes instead.")
@@ -347,6 +348,7 @@ def bench(
         "rank": lambda: tool.rank(
             ranks, Case(batch, input_len, rows), sweep, args, as_json=as_json, show=_show
         ),
+        "gap": lambda: tool.gap(ranks, batch, rows, args, show=_show),
     }
     raise typer.Exit(_chosen("WHAT", what, sorts)())
 

@@ -135,7 +135,7 @@ def rank(
     """A step of one rank of the released model. sweep: one of `SWEEPS` instead. Raises ConfigError
     for sizes that cannot be, and without a GPU."""
     config = released_config()
-    share("--ranks", f"0/{num_ranks}", gcd(config.n_routed_experts, config.dspark_n_routed_experts))
+    _check_ranks(num_ranks)
     if sweep is not None:
         one_of("--sweep", sweep, list(SWEEPS))
     else:
@@ -148,6 +148,24 @@ def rank(
     cases = [case] if sweep is None else SWEEPS[sweep]
     _show_all(rank_lines(num_ranks, cases, as_json=as_json), show)
     return 0
+
+
+def gap(num_ranks: int, batch: int, num_rows: int, args: EngineArgs, *, show: Show) -> int:
+    """How long a GPU waits for the engine. Raises ConfigError as `rank` does."""
+    config = released_config()
+    _check_ranks(num_ranks)
+    whole("--batch", batch, 1, 1024)
+    whole("--rows", num_rows, 1, 1 + config.dspark_block_size)
+    _need_kernels(args)
+    from deepinfer.bench.gpu.gap import gap_lines
+
+    _show_all(gap_lines(num_ranks, batch, num_rows - 1), show)
+    return 0
+
+
+def _check_ranks(num_ranks: int) -> None:
+    config = released_config()
+    share("--ranks", f"0/{num_ranks}", gcd(config.n_routed_experts, config.dspark_n_routed_experts))
 
 
 def _need_kernels(args: EngineArgs) -> None:
