@@ -31,7 +31,7 @@ def load_kernels(
     """
     if name == "triton":
         # Late: the package comes with GPUs only.
-        from deepinfer.kernels.triton.backend import triton_kernels
+        from deepinfer.kernels.triton.compose import triton_kernels
 
         return triton_kernels(_REFERENCE, act_quant, is_invariant=is_invariant)
     kernels = {"reference": _REFERENCE}[name]

@@ -128,8 +128,16 @@ class KernelSet:
         held: tuple[Tensor, ...],
         num_inner: int,
         limit: float,
+        first: int | None = None,
     ) -> Tensor:
-        """`experts` with the weights of `empty_experts`, in its order."""
+        """`experts` with the weights of `empty_experts`, in its order.
+
+        first: the number of the first expert that is held; one before it, or after the last, adds
+        nothing. None: all are held.
+        """
+        if first is not None:
+            ids = ids - first
+            ids = ids.masked_fill((ids < 0) | (ids >= len(held[0])), -1)
         return self.experts(x, ids, weights, *held, limit)
 
     def randomise_experts(self, weights: Mapping[str, Tensor], generator: torch.Generator) -> None:

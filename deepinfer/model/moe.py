@@ -41,13 +41,15 @@ class SharedExpert(nn.Module):
 
 
 class Experts(nn.Module):
-    """All routed experts of a layer, as the backend keeps them: `KernelSet.empty_experts`."""
+    """Routed experts of a layer, as the backend keeps them: `KernelSet.empty_experts`."""
 
-    def __init__(self, setup: Setup, num_experts: int, first: int = 0) -> None:
-        """first: the model's number of the first of them."""
+    def __init__(
+        self, setup: Setup, num_experts: int, first: int = 0, *, is_all: bool = True
+    ) -> None:
+        """first: the model's number of the first of them. is_all: the layer has no others."""
         super().__init__()
         c = setup.config
-        self.num_experts, self.first = num_experts, first
+        self.num_experts, self.first, self.is_all = num_experts, first, is_all
         self.kernels, self.limit = setup.kernels, c.swiglu_limit
         self.num_inner = c.moe_intermediate_size
         dtype = setup.weight_dtype or setup.dtype
@@ -58,14 +60,11 @@ class Experts(nn.Module):
             self.register_parameter(name, parameter)
 
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """x [T, D], ids (of those held here, -1 for others) and weights [T, topk] -> [T, D]."""
-        held = tuple(self.parameters())
-        return self.kernels.mix_experts(x, ids, weights, held, self.num_inner, self.limit)
-
-    def local(self, ids: Tensor) -> Tensor:
-        """The model's numbers of experts -> numbers among those held here, -1 for others."""
-        held = ids - self.first
-        return held.masked_fill((held < 0) | (held >= self.num_experts), -1)
+        """x [T, D], ids (the model's numbers) and weights [T, topk] -> [T, D]: what those held here
+        add."""
+        held, sizes = tuple(self.parameters()), (self.num_inner, self.limit)
+        first = None if self.is_all else self.first
+        return self.kernels.mix_experts(x, ids, weights, held, *sizes, first)
 
 
 class MoE(nn.Module):
@@ -76,13 +75,10 @@ class MoE(nn.Module):
         self.gate = Gate(setup, num_experts, topk)
         share, num_shares = setup.expert_shard
         num_held = num_experts // num_shares
-        self.experts = Experts(setup, num_held, first=share * num_held)
-        self.has_all = num_shares == 1
+        self.experts = Experts(setup, num_held, share * num_held, is_all=num_shares == 1)
         self.shared_experts = SharedExpert(setup)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [T, D] -> [T, D]: the routed sum is rounded before the shared expert is added."""
         ids, weights = self.gate(x)
-        if not self.has_all:
-            ids = self.experts.local(ids)
         return self.experts(x, ids, weights) + self.shared_experts(x)

@@ -7,11 +7,9 @@ reference's business.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from deepinfer.config.words import ActQuant, Storage
@@ -19,14 +17,11 @@ from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.kernels.reference import quant
 from deepinfer.kernels.triton import (
     cache_rows,
-    dense,
     engram,
     expert_weights,
     experts,
     gemv,
     hyper,
-    linear,
-    route,
     selection,
 )
 from deepinfer.kernels.triton.attend import attend
@@ -129,10 +124,11 @@ class TritonKernels(KernelSet):
         held: tuple[Tensor, ...],
         num_inner: int,
         limit: float,
+        first: int | None = None,
     ) -> Tensor:
         """In FP4, as they are kept."""
-        packed = _packed(held, x.shape[1], num_inner)
-        return experts.experts(x, ids, weights, packed, limit, act_quant=self.act_quant)
+        packed, how = _packed(held, x.shape[1], num_inner), self.act_quant
+        return experts.experts(x, ids, weights, packed, limit, act_quant=how, first=first or 0)
 
     def pool_members(self, values: Tensor, scores: Tensor, members: Tensor) -> Tensor:
         """One kernel that gathers by itself."""
@@ -216,28 +212,6 @@ class TritonKernels(KernelSet):
     ) -> Tensor:
         """Two kernels."""
         return hyper.hyper_exit(streams, pre, written, *norm)
-
-
-def triton_kernels(
-    reference: KernelSet, act_quant: ActQuant, *, is_invariant: bool
-) -> TritonKernels:
-    """The set; what it does not override stays the reference's."""
-    plain = {field.name: getattr(reference, field.name) for field in fields(reference)}
-    quantise = experts.round_rows if act_quant == "fp8" else dense.keep
-    product = dense.invariant if is_invariant else F.linear
-    overrides = {
-        "name": "triton",
-        "linear": product,
-        "linear_float32": dense.invariant_float32 if is_invariant else dense.linear_float32,
-        "linear_quantised": partial(dense.linear_quantised, product, quantise),
-        "grouped_linear": linear.grouped_invariant if is_invariant else dense.grouped_linear,
-        "rms_norm": cache_rows.rms_norm,
-        "route": route.route,
-        "swiglu": linear.swiglu,
-        "engram_rows": engram.engram_rows,
-        "engram_gate": engram.engram_gate,
-    }
-    return TritonKernels(**{**plain, **overrides}, act_quant=act_quant, is_invariant=is_invariant)
 
 
 def _packed(held: tuple[Tensor, ...], size: int, num_inner: int) -> ExpertWeights:

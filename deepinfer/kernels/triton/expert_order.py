@@ -12,8 +12,9 @@ from torch import Tensor
 _CHUNK = 128  # pairs that one program sorts, each against each
 
 
-def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> tuple[Tensor, Tensor]:
-    """ids [T, k] -> pairs in order of expert, int32 [T * k], and the tiles.
+def sort_pairs(ids: Tensor, num_experts: int, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
+    """ids [T, k] -> pairs in order of expert, int32 [T * k], and the tiles, which count experts
+    from `first`.
 
     Tiles int32 [1 + 3 n]: how many there are, then of each its expert, its first place in the order
     and the place after its last. n is the most that any routing can make of this many pairs.
@@ -28,24 +29,27 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int) -> tuple[Tensor, Tensor
     counts = order  # not read if there is one chunk
     if chunks > 1:
         counts = torch.empty(chunks, bins, dtype=torch.int32, device=ids.device)
-        _count[(chunks,)](ids, counts, pairs, num_experts, BINS=bins, CHUNK=_CHUNK)
+        _count[(chunks,)](ids, counts, pairs, first, num_experts, BINS=bins, CHUNK=_CHUNK)
     shape = {"BINS": bins, "CHUNK": _CHUNK, "ROWS": rows, "IS_ONE": chunks == 1}
-    _place[(chunks,)](ids, counts, order, tiles, pairs, num_experts, chunks, **shape)
+    _place[(chunks,)](ids, counts, order, tiles, pairs, first, num_experts, chunks, **shape)
     return order, tiles
 
 
 @triton.jit
-def _experts_of(ids, at, pairs, num_experts):
-    """Experts of these pairs; those that are not here share one number after all others."""
-    expert = tl.load(ids + at, mask=at < pairs, other=-1).to(tl.int32)
+def _experts_of(ids, at, pairs, first_expert, num_experts):
+    """Experts of these pairs, the first here as 0; those that are not here share one number after
+    all others.
+    """
+    expert = tl.load(ids + at, mask=at < pairs, other=-1).to(tl.int32) - first_expert
     return tl.where((expert >= 0) & (expert < num_experts), expert, num_experts)
 
 
 # Numbers that change with the step: a kernel of its own for multiples of 16 would be built late.
 @triton.jit(do_not_specialize=["pairs"])
-def _count(ids, counts, pairs, num_experts, BINS: tl.constexpr, CHUNK: tl.constexpr):
+def _count(ids, counts, pairs, first_expert, num_experts, BINS: tl.constexpr, CHUNK: tl.constexpr):
     chunk = tl.program_id(0)
-    expert = _experts_of(ids, chunk * CHUNK + tl.arange(0, CHUNK), pairs, num_experts)
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    expert = _experts_of(ids, at, pairs, first_expert, num_experts)
     tl.store(counts + chunk * BINS + tl.arange(0, BINS), tl.histogram(expert, BINS))
 
 
@@ -56,6 +60,7 @@ def _place(
     order,
     tiles,
     pairs,
+    first_expert,
     num_experts,
     chunks,
     BINS: tl.constexpr,
@@ -65,7 +70,7 @@ def _place(
 ):
     chunk = tl.program_id(0)
     at = chunk * CHUNK + tl.arange(0, CHUNK)
-    expert = _experts_of(ids, at, pairs, num_experts)
+    expert = _experts_of(ids, at, pairs, first_expert, num_experts)
     bins = tl.arange(0, BINS)
     before = tl.zeros([BINS], tl.int32)
     if IS_ONE:

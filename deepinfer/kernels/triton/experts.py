@@ -31,13 +31,14 @@ def experts(
     *,
     act_quant: ActQuant = "off",
     ways: int = 1,
+    first: int = 0,
 ) -> Tensor:
     """Weighted sum of each row's experts: [T, D] bfloat16, added in float32 in the order of ids.
 
-    x bfloat16 [T, D]; ids int64 or int32 [T, k], ascending, the numbers of experts in `packed`, or
-    -1 (any number outside) for one that is not there and adds nothing; weights float32 [T, k].
-    act_quant="fp8" rounds the inputs of the products to FP8 in groups of 32. `ways`: how many such
-    sets of experts share the pairs, a hint that only speed depends on.
+    x bfloat16 [T, D]; ids int64 or int32 [T, k], ascending, `first` for the first expert in
+    `packed` and so on, or any number outside for one that is not there and adds nothing; weights
+    float32 [T, k]. act_quant="fp8" rounds the inputs of the products to FP8 in groups of 32.
+    `ways`: how many such sets of experts share the pairs, a hint that only speed depends on.
     """
     num_rows, topk = ids.shape
     ids, weights, x = ids.contiguous(), weights.contiguous(), x.contiguous()
@@ -49,7 +50,7 @@ def experts(
     is_fp8 = act_quant == "fp8"
     if is_fp8:
         x = round_rows(x)
-    order, tiles = sort_pairs(ids, num_experts, tiling.rows)
+    order, tiles = sort_pairs(ids, num_experts, tiling.rows, first)
     hidden = x.new_empty(pairs, packed.width)
     outputs = x.new_empty(pairs, packed.hidden)
     common = order, tiles, weights, topk, limit
@@ -57,7 +58,7 @@ def experts(
     grouped_product(hidden, packed.down, packed.down_scales, outputs, common, tiling, is_down=True)
     grid = num_rows, triton.cdiv(packed.hidden, _SUM_BLOCK)
     shape = {"TOPK": topk, "BLOCK": _SUM_BLOCK, "NATIVE": not triton.knobs.runtime.interpret}
-    _sum[grid](outputs, ids, out, num_experts, packed.hidden, **shape)
+    _sum[grid](outputs, ids, out, first, num_experts, packed.hidden, **shape)
     return out
 
 
@@ -83,6 +84,7 @@ def _sum(
     outputs,
     ids,
     out,
+    first,
     num_experts,
     size,
     TOPK: tl.constexpr,
@@ -94,7 +96,7 @@ def _sum(
     total = tl.zeros([BLOCK], tl.float32)
     for choice in tl.static_range(TOPK):
         pair = row * TOPK + choice
-        expert = tl.load(ids + pair)
+        expert = tl.load(ids + pair) - first
         end = tl.where((expert >= 0) & (expert < num_experts), size, 0)
         total += tl.load(outputs + pair * size + at, mask=at < end, other=0.0).to(tl.float32)
     tl.store(out + row * size + at, to_bfloat16(total, NATIVE), mask=at < size)

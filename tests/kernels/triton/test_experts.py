@@ -191,11 +191,12 @@ def test_round_rows(device, generator):
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (17, 6, 48), (90, 3, 5), (700, 1, 200)], ids=str)
 @pytest.mark.parametrize("rows", [16, 128])
-def test_order(device, generator, shape, rows):
+@pytest.mark.parametrize("first", [0, 7])
+def test_order(device, generator, shape, rows, first):
     """Guards the schedule: sorted, stable, every present pair in one tile of its own expert."""
     num_rows, topk, num_experts = shape
     ids = torch.randint(-1, num_experts + 1, (num_rows, topk), generator=generator).to(device)
-    order, tiles = sort_pairs(ids, num_experts, rows)
+    order, tiles = sort_pairs(ids + first, num_experts, rows, first)
     flat = torch.where((ids < 0) | (ids >= num_experts), num_experts, ids).flatten()
     assert torch.equal(order.long(), flat.argsort(stable=True))
     count, *entries = tiles.tolist()
@@ -240,6 +241,26 @@ def test_absent_experts(device, generator):
         some[7] = absent
         actual = check(model, x, some, weights)
         assert not actual[7].any()
+
+
+@pytest.mark.parametrize("num_shares", [2, 6])
+def test_shares_of_experts(device, generator, num_shares):
+    """Guards the number of the first expert: a share has the bits that ids told from 0 give it, and
+    all of them add what the whole adds."""
+    model = Model(6, 64, 32, generator, device)
+    x, ids, weights = model.rows(50, 3)  # more pairs than one program sorts
+    ids[4, 0], total, held = -1, torch.zeros(50, 64, device=device), 6 // num_shares
+    for first in range(0, 6, held):
+        part = pack_experts(
+            *[(m[0][first : first + held], m[1][first : first + held]) for m in model.stored]
+        )
+        local = torch.where((ids >= first) & (ids < first + held), ids - first, -1)
+        mine = experts(x, ids, weights, part, LIMIT, first=first)
+        assert torch.equal(mine, experts(x, local, weights, part, LIMIT))
+        total += mine.float()
+    error = relative(total, experts(x, ids, weights, model.packed, LIMIT).double())
+    print(f"relerr {error:.2e}")
+    assert error < 5e-3  # a rounding to bfloat16 for each share
 
 
 def test_experts_without_rows(device, generator):

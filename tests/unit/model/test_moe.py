@@ -33,16 +33,16 @@ def test_shares_add_up(tiny_config: ModelConfig, count: int) -> None:
         assert part.experts.first == first
         for mine, every in zip(part.experts.parameters(), whole.experts.parameters(), strict=True):
             mine.data = every.data[first : first + held]
-        local = part.experts.local(ids)
-        assert ((local >= 0) == ((ids >= first) & (ids < first + held))).all()
-        parts.append(part.experts(x, local, weights))
+        parts.append(part.experts(x, ids, weights))
     torch.testing.assert_close(sum(parts), whole.experts(x, ids, weights), atol=1e-5, rtol=1e-5)
 
 
-def test_rows_that_have_no_expert_here(tiny_config: ModelConfig) -> None:
+@pytest.mark.parametrize("share", [1, 2])
+def test_rows_that_have_no_expert_here(tiny_config: ModelConfig, share: int) -> None:
     """A row whose experts are all elsewhere stops the step, or gets what another row gets."""
-    part = moe(tiny_config, (1, 2))
+    part = moe(tiny_config, (share, 4))
     x = torch.randn(3, tiny_config.hidden_size, generator=torch.Generator().manual_seed(1))
-    ids = torch.full((3, tiny_config.num_experts_per_tok), -1)
-    weights = torch.ones(ids.shape)
-    assert not part.experts(x, ids, weights).any()
+    held = tiny_config.n_routed_experts // 4
+    for absent in (-1, share * held - 1, (share + 1) * held):
+        ids = torch.full((3, tiny_config.num_experts_per_tok), absent)
+        assert not part.experts(x, ids, torch.ones(ids.shape)).any()
