@@ -23,6 +23,7 @@ from deepinfer.kernels.values import (
     HyperWeights,
     Rotary,
     Selection,
+    Target,
     WeightFiles,
     Written,
     randomise,
@@ -154,9 +155,17 @@ class KernelSet:
         on any device: int64 [...] -> [..., C] on the device of `row_ids`."""
         return quant.gather_fp8_rows(codes, scales, row_ids)
 
-    def window_rows(self, x: Tensor, weight: Tensor, eps: float, rotary: Rotary) -> Tensor:
-        """x [T, C] -> normed, rotated, as the window caches keep them."""
-        return self.round_trip_window(self.rotate(self.rms_norm(x, weight, eps), *rotary))
+    def window_rows(
+        self, x: Tensor, weight: Tensor, eps: float, rotary: Rotary, into: Target | None = None
+    ) -> Tensor:
+        """x [T, C] -> normed, rotated, as the window caches keep them.
+
+        into: they are written there, and its store is returned.
+        """
+        rows = self.round_trip_window(self.rotate(self.rms_norm(x, weight, eps), *rotary))
+        if into is None:
+            return rows
+        return into.store.index_copy_(0, into.rows, rows.to(into.store.dtype))
 
     def entry_rows(self, latent: Tensor, rotary: Rotary, *, is_fp4: bool) -> Tensor:
         """Normed latents [E, C] -> rotated, as the entry caches keep them."""

@@ -21,6 +21,14 @@ class Rotary(NamedTuple):
         return Rotary(self.cos, -self.sin)
 
 
+class Target(NamedTuple):
+    """Where new rows go: a store [*, C] without gaps, and the place in it of each of T rows, int64
+    [T], no two alike."""
+
+    store: Tensor
+    rows: Tensor
+
+
 class EntryView(NamedTuple):
     """Which entries the T rows of a forward see, and where these lie in a store.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer.config.layers import LayerPlan
-from deepinfer.kernels.values import Rotary
+from deepinfer.kernels.values import Rotary, Target
 from deepinfer.model.basic import Joint, Linear, RMSNorm, Setup
 from deepinfer.model.batch import Batch, KVStore
 from deepinfer.model.compressor import Compressor, entry_from_latent
@@ -74,9 +74,10 @@ class Attention(nn.Module):
         if plan.owns_index:
             self.indexer = Indexer(setup, plan)
 
-    def window_kv(self, kv: Tensor, rotary: Rotary) -> Tensor:
-        """What `wkv` makes of T rows, [T, C] -> this layer's window KV, as the cache keeps it."""
-        return self.kernels.window_rows(kv, *self.kv_norm.gain, rotary)
+    def window_kv(self, kv: Tensor, rotary: Rotary, into: Target | None = None) -> Tensor:
+        """What `wkv` makes of T rows, [T, C] -> this layer's window KV, as the cache keeps it, or
+        the store that it went `into`."""
+        return self.kernels.window_rows(kv, *self.kv_norm.gain, rotary, into)
 
     def forward(
         self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry
@@ -85,7 +86,10 @@ class Attention(nn.Module):
         latent, kv = self.from_input(u)
         q_latent = self.q_norm(latent)
         query = self.wq_b(q_latent).unflatten(-1, (self.num_heads, self.head_dim))
-        window = store.window(self.plan.layer_id, self.window_kv(kv, angles.rows))
+        into = store.target(self.plan.layer_id)
+        window = self.window_kv(kv, angles.rows, into)
+        if into is None:
+            window = store.window(self.plan.layer_id, window)
         if self.plan.owns_kv and self.plan.layer_id not in carry.entries:
             self.compress(u, angles, batch, store, carry)
         if self.plan.owns_index:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.config.model import ModelConfig
-from deepinfer.kernels.values import EntryView
+from deepinfer.kernels.values import EntryView, Target
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,11 @@ class KVStore(Protocol):
     index.
     """
 
+    def target(self, layer_id: int) -> Target | None:
+        """Where the window KV of the T rows goes at once; its store is what `window` would return,
+        which is not called then. None: `window` takes the rows."""
+        ...
+
     def window(self, layer_id: int, kv: Tensor) -> Tensor:
         """Window KV of the T rows [T, C] -> store [*, C], indexed by `Batch.window_index`."""
         ...
@@ -108,6 +113,9 @@ class Rest:
 class FreshStore:
     """The store of whole sequences: nothing came before, so what is computed is all."""
 
+    def target(self, layer_id: int) -> None:
+        """Nowhere."""
+
     def window(self, layer_id: int, kv: Tensor) -> Tensor:
         """All rows."""
         return kv
@@ -127,6 +135,9 @@ class GrowingStore:
     def __init__(self, num_sequences: int) -> None:
         self.num_sequences = num_sequences
         self.kept: dict[tuple[str, int], Tensor] = {}
+
+    def target(self, layer_id: int) -> None:
+        """Nowhere: rows are put in order."""
 
     def window(self, layer_id: int, kv: Tensor) -> Tensor:
         """Rows of all positions so far, sequence by sequence."""

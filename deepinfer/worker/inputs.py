@@ -43,7 +43,8 @@ class StepIndex:
         when every sequence is short enough for its rows to be written to the ring first and read
         there.
     decoder_window_index: the same object as window_index in a step that hides nothing.
-    window_rows, window_write: [n], which rows go to the ring, and where.
+    window_rows, window_write: [n], which rows go to the ring, and where: all of them, in order,
+        when there is no history.
     slack_rows, slack_write: [n], the same for what is kept per slot for SLACK_ROWS positions.
     slack_read: [B], where the position before each sequence's first row is kept.
     lookback: [T, n], rows of cat(token ids, kept token ids); -1 before the start.

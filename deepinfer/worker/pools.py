@@ -13,6 +13,7 @@ from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS, vector_bytes
 from deepinfer.config.layers import plan_layers
 from deepinfer.config.model import ModelConfig
 from deepinfer.config.words import Storage
+from deepinfer.kernels.values import Target
 
 
 @dataclass(frozen=True)
@@ -106,15 +107,22 @@ class PagedStore:
     def __init__(self, pools: Pools, index: StoreIndex) -> None:
         self._pools, self._index = pools, index
 
+    def target(self, layer_id: int) -> Target | None:
+        """The layer's ring if the new rows fit in beside all they see."""
+        if self._index.history is not None:
+            return None
+        return Target(self._pools.window[layer_id].flatten(0, 1), self._index.window_write)
+
     def window(self, layer_id: int, kv: Tensor) -> Tensor:
-        """The layer's ring if the new rows fit in beside all they see; else history, then rows."""
+        """History, then the rows, of a step that has no `target`."""
         ring, index = self._pools.window[layer_id].flatten(0, 1), self._index
-        history = None if index.history is None else ring.index_select(0, index.history)
+        assert index.history is not None
         # Read before written: a long chunk overwrites the very positions that its first rows see.
+        history = ring.index_select(0, index.history)
         ring.index_copy_(
             0, index.window_write, kv.index_select(0, index.window_rows).to(ring.dtype)
         )
-        return ring if history is None else torch.cat((history.to(kv.dtype), kv))
+        return torch.cat((history.to(kv.dtype), kv))
 
     def pending(self, layer_id: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The rows, then for each sequence the position before its first row."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deepinfer.kernels.backends import load_kernels
-from deepinfer.kernels.values import rotary
+from deepinfer.kernels.values import Target, rotary
 
 KERNELS = load_kernels()
 
@@ -104,3 +104,17 @@ def test_angles_are_float32_products():
     assert angles.dtype == np.float32
     np.testing.assert_allclose(cos[0].numpy(), np.cos(angles.astype(np.float64)), atol=1e-6)
     np.testing.assert_allclose(sin[0].numpy(), np.sin(angles.astype(np.float64)), atol=1e-6)
+
+
+def test_window_rows_into_a_store():
+    """Guards rows that are to be stored at once: the same numbers, at their places, in the store's
+    own dtype."""
+    generator = torch.Generator().manual_seed(5)
+    x, weight = (torch.randn(*shape, generator=generator) for shape in ((3, 64), (64,)))
+    angles = rotary(torch.tensor([4, 0, 9]), torch.rand(8, generator=generator))
+    store = torch.full((7, 64), 5.0, dtype=torch.bfloat16)
+    found = KERNELS.window_rows(x, weight, 1e-20, angles, Target(store, torch.tensor([6, 0, 3])))
+    rows = KERNELS.window_rows(x, weight, 1e-20, angles)
+    assert found is store
+    assert store[[6, 0, 3]].equal(rows.bfloat16())
+    assert (store[[1, 2, 4, 5]] == 5.0).all()

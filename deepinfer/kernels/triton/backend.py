@@ -34,6 +34,7 @@ from deepinfer.kernels.values import (
     HyperWeights,
     Rotary,
     Selection,
+    Target,
     WeightFiles,
     Written,
 )
@@ -138,9 +139,11 @@ class TritonKernels(KernelSet):
         """The device reads a table in pinned host memory by itself."""
         return engram.engram_gather(codes, scales, row_ids)
 
-    def window_rows(self, x: Tensor, weight: Tensor, eps: float, rotary: Rotary) -> Tensor:
+    def window_rows(
+        self, x: Tensor, weight: Tensor, eps: float, rotary: Rotary, into: Target | None = None
+    ) -> Tensor:
         """One kernel."""
-        return cache_rows.window_rows(x, weight, eps, *rotary)
+        return cache_rows.window_rows(x, weight, eps, *rotary, into)
 
     def entry_rows(self, latent: Tensor, rotary: Rotary, *, is_fp4: bool) -> Tensor:
         """One kernel."""

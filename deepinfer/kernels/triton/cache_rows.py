@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.values import Target
+
 # Rows of bytes (codes, then scales), or for a query the values those bytes would stand for.
 _FP8, _NVFP4, _MXFP4, _MXFP4_VALUES = (tl.constexpr(i) for i in range(4))
 
@@ -31,12 +33,18 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
-def window_rows(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+def window_rows(
+    x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor, into: Target | None = None
+) -> Tensor:
     """bf16 [T, C], the raw projection -> uint8 [T, C + C/32]: normed, rotated, in FP8.
+
+    into: the rows are written there, and its store, uint8 [*, C + C/32], is returned.
 
     cos, sin float32 [T, R] turn the last 2R channels. C is a power of two, 32 at least; rows of x
     may lie apart. Rounds to bf16 after the norm and after the rotation, as the reference does.
     """
+    if into is not None:
+        return _encode(x, (cos, sin), into.store, _FP8, weight, eps, places=into.rows)
     out = _bytes(x, x.shape[-1] + x.shape[-1] // 32)
     return _encode(x, (cos, sin), out, _FP8, weight, eps)
 
@@ -75,16 +83,19 @@ def _encode(
     weight: Tensor | None = None,
     eps: float = 0.0,
     heads: int = 1,
+    places: Tensor | None = None,
 ) -> Tensor:
-    """Fills out, a row for each row of x [rows, C]; `heads` rows in turn have the same angles."""
+    """Fills out, a row for each row of x [rows, C], in order or at `places` int64 [rows]; `heads`
+    rows in turn have the same angles."""
     if x.shape[0]:
         if x.stride(1) != 1:
             x = x.contiguous()
         _encode_kernel[(x.shape[0],)](
-            *(x, x if weight is None else weight, *angles, out, x.stride(0), eps, heads),
+            *(x, x if weight is None else weight, *angles, out, places, x.stride(0), eps, heads),
             C=x.shape[1],
             R=angles[0].shape[1],
             HAS_NORM=weight is not None,
+            IS_PLACED=places is not None,
             FORM=form.value,
             NATIVE=x.is_cuda,
             num_warps=1,
@@ -200,9 +211,9 @@ def _scale(largest, FORM: tl.constexpr):
 
 @triton.jit
 def _encode_kernel(
-    x, weight, cos, sin, out, stride, eps, heads,
+    x, weight, cos, sin, out, places, stride, eps, heads,
     C: tl.constexpr, R: tl.constexpr,
-    HAS_NORM: tl.constexpr, FORM: tl.constexpr, NATIVE: tl.constexpr,
+    HAS_NORM: tl.constexpr, IS_PLACED: tl.constexpr, FORM: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     HALF: tl.constexpr = C // 2
     GROUPS: tl.constexpr = C // 16 if FORM == _NVFP4 else C // 32
@@ -240,6 +251,7 @@ def _encode_kernel(
         else:
             size: tl.constexpr = HALF
             codes = tl.reshape(even | (odd << 4), (HALF,))
-        out += row * (size + GROUPS)
+        place = tl.load(places + row) if IS_PLACED else row
+        out += place * (size + GROUPS)
         tl.store(out + tl.arange(0, size), codes.to(tl.uint8))
         tl.store(out + size + tl.arange(0, GROUPS), code.to(tl.uint8))

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from deepinfer.kernels.reference import norm_rope, quant
 from deepinfer.kernels.triton import cache_rows
+from deepinfer.kernels.values import Target
 from tests.kernels.triton.packed import decode
 
 pytestmark = pytest.mark.gpu
@@ -126,6 +127,25 @@ def test_whole_rows(rows, channels, device, generator):
         largest = expected.unflatten(-1, (-1, 16)).abs().amax(-1, keepdim=True)
         step = (actual - expected).abs().unflatten(-1, (-1, 16))
         assert (step <= largest / 3).all()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 17])
+@pytest.mark.parametrize("channels", [64, 512])
+def test_window_rows_into_a_store(rows, channels, device, generator):
+    """Guards rows that go straight to their places: the same bytes, and no byte beside them."""
+    x, weight = (
+        draw(generator, rows, 3 * channels)[:, channels : 2 * channels],
+        torch.ones(channels),
+    )
+    there = [a.to(device) for a in (x, weight, *angles(generator, rows, channels // 8))]
+    width = channels + channels // 32
+    store = torch.randint(0, 256, (40, width), generator=generator, dtype=torch.uint8).to(device)
+    places = torch.randperm(40, generator=generator)[:rows].to(device)
+    expected = store.clone()
+    expected[places] = cache_rows.window_rows(there[0], there[1], EPS, *there[2:])
+    found = cache_rows.window_rows(there[0], there[1], EPS, *there[2:], Target(store, places))
+    assert found is store
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(("rows", "heads", "channels"), [(1, 1, 32), (3, 5, 128), (17, 4, 64)])

@@ -136,6 +136,7 @@ def test_growing_store_without_new_entries():
 def test_fresh_store():
     """Guards the store that keeps nothing: what is computed is all there is."""
     store, one, other = FreshStore(), torch.ones(2, 3), torch.zeros(2, 3)
+    assert store.target(0) is None
     assert store.window(0, one) is one
     assert store.pending(0, one, other) == (one, other)
     assert store.entries(0, one, other) == (one, other)

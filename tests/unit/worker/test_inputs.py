@@ -237,7 +237,11 @@ def test_a_single_row_pays_for_no_history(tiny_config: ModelConfig) -> None:
     slack = SLACK_ROWS + 1
     for counts, copies in (([1, 1], False), ([slack, 1], False), ([slack + 1, 1], True)):
         plan = plan_of([(i, 40, n, [i]) for i, n in enumerate(counts)])
-        assert (index_step(tiny_config, plan).history is not None) == copies
+        index = index_step(tiny_config, plan)
+        assert (index.history is not None) == copies
+        if not copies:
+            assert listed(index.window_rows) == [*range(sum(counts))]
+            assert len(index.window_write) == sum(counts)
 
 
 def test_what_hides_nothing_costs_nothing() -> None:

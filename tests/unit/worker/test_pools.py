@@ -75,11 +75,12 @@ def test_a_short_step_reads_the_ring(tiny_config: ModelConfig) -> None:
     """A row is not found where the step has just written it."""
     pools = make_pools(tiny_config, 1, 2)
     store = PagedStore(pools, store_index(window_rows=ids(0, 1), window_write=ids(25, 24)))
-    rows = torch.arange(2.0)[:, None].expand(2, tiny_config.head_dim) + 1
-    found = store.window(3, rows)
-    assert found.shape[0] == (2 + 1) * (tiny_config.sliding_window + SLACK_ROWS)
-    assert found[[25, 24]].equal(rows.to(found.dtype))
-    assert pools.window[3][1, 1, 0] == 1
+    into = store.target(3)
+    assert into is not None
+    assert into.rows.tolist() == [25, 24]
+    assert into.store.shape[0] == (2 + 1) * (tiny_config.sliding_window + SLACK_ROWS)
+    into.store[into.rows] = torch.tensor([[1.0], [2.0]]).to(into.store.dtype)
+    assert pools.window[3][1, :2, 0].tolist() == [2, 1]
     assert not pools.window[2].any()
 
 
@@ -89,7 +90,9 @@ def test_a_long_step_reads_before_it_writes(tiny_config: ModelConfig) -> None:
     pools.window[0][0] = 7
     rows = torch.full((3, tiny_config.head_dim), 9.0)
     index = store_index(history=ids(1, 0), window_rows=ids(1, 2), window_write=ids(0, 1))
-    found = PagedStore(pools, index).window(0, rows)
+    store = PagedStore(pools, index)
+    assert store.target(0) is None
+    found = store.window(0, rows)
     assert found[:, 0].tolist() == [7, 7, 9, 9, 9]
     assert found.dtype == rows.dtype
     assert pools.window[0][0, :3, 0].tolist() == [9, 9, 7]
