@@ -121,6 +121,12 @@ class KernelSet:
         for name, stacked in weights.items():
             stacked[expert].copy_(files.decoded(f"{prefix}{name}.weight"))
 
+    def choose_experts(
+        self, x: Tensor, weight: Tensor, bias: Tensor, topk: int, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """`route` of rows x [T, D], by the router's weight [E, D]."""
+        return self.route(self.linear_float32(x, weight), bias, topk, scale)
+
     def mix_experts(
         self,
         x: Tensor,

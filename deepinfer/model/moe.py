@@ -19,8 +19,7 @@ class Gate(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [T, D] -> expert ids int64 [T, topk], ascending, and weights float32 [T, topk]."""
-        logits = self.kernels.linear_float32(x, self.weight)
-        return self.kernels.route(logits, self.bias, self.topk, self.scale)
+        return self.kernels.choose_experts(x, self.weight, self.bias, self.topk, self.scale)
 
 
 class SharedExpert(nn.Module):

@@ -22,6 +22,7 @@ from deepinfer.kernels.triton import (
     experts,
     gemv,
     hyper,
+    route,
     selection,
 )
 from deepinfer.kernels.triton.attend import attend
@@ -116,6 +117,14 @@ class TritonKernels(KernelSet):
             num_inputs = codes.shape[1] * expert_weights.DEPTH
             codes.random_(-(2**31), 2**31 - 1, generator=generator)
             scales.fill_(127 - round(math.log2(_CODE_RMS * num_inputs**0.5)))
+
+    def choose_experts(
+        self, x: Tensor, weight: Tensor, bias: Tensor, topk: int, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Of few rows in two kernels, one for parts of the logits and one that adds them up."""
+        if self.is_invariant or len(x) > route.FEW_ROWS:
+            return super().choose_experts(x, weight, bias, topk, scale)
+        return self.route(route.logit_parts(x, weight), bias, topk, scale)
 
     def mix_experts(
         self,

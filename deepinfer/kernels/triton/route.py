@@ -1,21 +1,62 @@
-"""The router's choice (spec 8) in one kernel: a warp works on a row."""
+"""The router's choice (spec 8) in one kernel: a warp works on a row. Its product for few rows."""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.triton.linear import dot_dtype
+
+FEW_ROWS = 16
+
 _ROWS = 1
 _WARPS = 1
+# The tile of a part of the product: the released weight makes a program for nearly every
+# multiprocessor. Each asks for all that it reads at once, with a buffer for each of its steps.
+_OUTPUTS, _INPUTS, _STEPS = 16, 1024, 4
+_PRODUCT_WARPS = 4  # share the inputs: another number gives other bits
+
+
+def logit_parts(x: Tensor, weight: Tensor) -> Tensor:
+    """Few rows times the router's weight, in parts: float32 [n, T, E], whose sum is the logits.
+
+    x bf16 [T, D], T at most `FEW_ROWS`; weight bf16 [E, D]. A part is over the same inputs in every
+    batch, added in the same order.
+    """
+    num_rows, num_inputs = x.shape
+    num_experts, num_parts = len(weight), triton.cdiv(num_inputs, _INPUTS)
+    parts = torch.empty((num_parts, num_rows, num_experts), dtype=torch.float32, device=x.device)
+    if num_rows:
+        x = x if x.stride(1) == 1 else x.contiguous()
+        product_part[(triton.cdiv(num_experts, _OUTPUTS), num_parts)](
+            x,
+            x.stride(0),
+            weight.contiguous(),
+            parts,
+            num_rows,
+            num_experts,
+            num_inputs,
+            STEPS=_STEPS,
+            OUTPUTS=_OUTPUTS,
+            DEPTH=_INPUTS // (_STEPS * _PRODUCT_WARPS),
+            WARPS=_PRODUCT_WARPS,
+            ROWS=8 if num_rows <= 8 else FEW_ROWS,
+            IS_EVEN=num_inputs % _INPUTS == 0,
+            DOT=dot_dtype(x),
+            num_warps=_PRODUCT_WARPS,
+            num_stages=_STEPS + 1,
+        )
+    return parts
 
 
 def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor, Tensor]:
     """Experts of each row: ids int64 [T, topk], ascending, and weights float32 [T, topk].
 
-    logits float32 [T, E]; bias float32 [E] takes part in the choice only; ties go to the lower
-    expert. The weights of a row sum to `scale`. Raises ValueError for fewer than topk experts.
+    logits float32 [T, E], or parts [n, T, E] that are added up in order; bias float32 [E] takes
+    part in the choice only; ties go to the lower expert. The weights of a row sum to `scale`.
+    Raises ValueError for fewer than topk experts.
     """
-    num_rows, num_experts = logits.shape
+    *parts, num_rows, num_experts = logits.shape
     if num_experts < topk:
         raise ValueError(f"topk {topk} of {num_experts} experts")
     ids = torch.empty((num_rows, topk), dtype=torch.int64, device=logits.device)
@@ -29,12 +70,43 @@ def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor
             num_rows,
             scale,
             E=num_experts,
+            PARTS=parts[0] if parts else 1,
             TOPK=topk,
             ROWS=_ROWS,
             WIDTH=triton.next_power_of_2(num_experts),
             num_warps=_WARPS,
         )
     return ids, weights
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def product_part(
+    x, x_row, weight, parts, num_rows, num_outputs, num_inputs,
+    STEPS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, WARPS: tl.constexpr,
+    ROWS: tl.constexpr, IS_EVEN: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """OUTPUTS outputs for all rows, over WARPS times DEPTH inputs. A warp has a product of its own
+    (one of a batch, to Triton), so that few outputs leave none without work.
+    """
+    part = tl.program_id(1)
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    row = tl.arange(0, ROWS)
+    inputs = tl.arange(0, WARPS)[:, None, None] * DEPTH + tl.arange(0, DEPTH)[None, None, :]
+    inputs += part * (STEPS * WARPS * DEPTH)
+    weight_at = weight + output[None, :, None] * num_inputs + inputs
+    x_at = x + row.to(tl.int64)[None, :, None] * x_row + inputs
+    is_output, is_row = (output < num_outputs)[None, :, None], (row < num_rows)[None, :, None]
+    sums = tl.zeros([WARPS, OUTPUTS, ROWS], tl.float32)
+    for step in range(STEPS):
+        start = step * (WARPS * DEPTH)
+        inside = is_output if IS_EVEN else is_output & (inputs < num_inputs - start)
+        left = tl.load(weight_at + start, mask=inside, other=0.0)
+        inside = is_row if IS_EVEN else is_row & (inputs < num_inputs - start)
+        right = tl.load(x_at + start, mask=inside, other=0.0)
+        sums = tl.dot(left.to(DOT), tl.permute(right.to(DOT), (0, 2, 1)), sums)
+    total = tl.sum(sums, 0)
+    place = parts + (part * num_rows + row)[None, :] * num_outputs + output[:, None]
+    tl.store(place, total, mask=(row < num_rows)[None, :] & (output < num_outputs)[:, None])
 
 
 @triton.jit
@@ -56,6 +128,7 @@ def _route(
     num_rows,
     scale,
     E: tl.constexpr,
+    PARTS: tl.constexpr,
     TOPK: tl.constexpr,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -64,23 +137,24 @@ def _route(
     experts = tl.arange(0, WIDTH)
     there, known = (rows < num_rows)[:, None], (experts < E)[None, :]
     rows = rows.to(tl.int64)[:, None]
-    x = tl.load(logits + rows * E + experts[None, :], mask=there & known, other=0.0)
+    place = logits + rows * E + experts[None, :]
+    x = tl.load(place, mask=there & known, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        x += tl.load(place + part * num_rows * E, mask=there & known, other=0.0)
     score = tl.sqrt(_softplus(x))
     rank = score + tl.load(bias + experts, mask=experts < E, other=0.0)[None, :]
-    # One integer for rank and expert, so that no two are equal: the rank's bits in an order that
-    # integers share, both zeros alike, NaN above all as torch sorts it; below, the lower expert.
+    # The rank's bits in an order that integers share, since a warp finds the largest integer in one
+    # instruction: both zeros alike, NaN above all as torch sorts it.
     rank = tl.where(rank == 0, 0.0, rank)
     bits = rank.to(tl.int32, bitcast=True)
     bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     bits = tl.where(rank == rank, bits, 0x7FFFFFFF)  # noqa: PLR0124  (NaN is not)
-    lowest = -(1 << 62)
-    key = bits.to(tl.int64) * 65536 + (WIDTH - 1 - experts)[None, :]
-    key = tl.where(known, key, lowest)
-    chosen = key < lowest
+    lowest: tl.constexpr = -(1 << 31)  # no rank is: it would be a NaN's
+    bits = tl.where(known, bits, lowest)
     for _ in tl.static_range(TOPK):
-        best = key == tl.max(key, 1)[:, None]
-        chosen = chosen | best
-        key = tl.where(best, lowest, key)
+        best = tl.where(bits == tl.max(bits, 1)[:, None], experts[None, :], WIDTH)
+        bits = tl.where(experts[None, :] == tl.min(best, 1)[:, None], lowest, bits)
+    chosen = known & (bits == lowest)
     # Ascending ids: an expert's place is the number of chosen ones before it.
     place = rows * TOPK + tl.cumsum(chosen.to(tl.int32), 1) - 1
     total = tl.sum(tl.where(chosen, score, 0.0), 1)[:, None]
