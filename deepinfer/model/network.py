@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from deepinfer.config.layers import plan_layers
 from deepinfer.config.rope import rope_frequencies
-from deepinfer.kernels.values import rotary
+from deepinfer.kernels.values import Rotary, rotary
 from deepinfer.model.attention import Angles, Carry
 from deepinfer.model.basic import Embedding, Linear, RMSNorm, Setup
 from deepinfer.model.batch import Batch, FreshStore, KVStore, Rest, make_batch
@@ -95,9 +95,11 @@ class Network(nn.Module):
         it.
         """
         angles = {0: Angles(rotary(batch.positions, self.window_frequencies))}
-        for ratio, rows in batch.entries.items():
-            angles[ratio] = Angles(
-                rotary(batch.positions, self.entry_frequencies),
-                rotary(rows.positions, self.entry_frequencies),
-            )
+        # Rows and entries of all ratios turn at the same frequencies: one table, in few kernels.
+        parts = [batch.positions, *(rows.positions for rows in batch.entries.values())]
+        whole = rotary(torch.cat(parts), self.entry_frequencies)
+        tables = map(Rotary, *(table.split([len(part) for part in parts]) for table in whole))
+        of_rows = next(tables)
+        for ratio, of_entries in zip(batch.entries, tables, strict=True):
+            angles[ratio] = Angles(of_rows, of_entries)
         return angles
