@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_CHUNK = 128  # pairs that one program sorts, each against each
+# Pairs that one program sorts, each against each: as few as there are, since their square costs.
+_CHUNKS = 32, 64, 128
+_ONE_WARP = 64  # most pairs, and bins, that a warp does alone, since it waits for no other then
 
 
 def sort_pairs(ids: Tensor, num_experts: int, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
@@ -20,7 +22,8 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int, first: int = 0) -> tupl
     and the place after its last. n is the most that any routing can make of this many pairs.
     """
     pairs = ids.numel()
-    chunks = triton.cdiv(pairs, _CHUNK)
+    chunk = next((size for size in _CHUNKS if pairs <= size), _CHUNKS[-1])
+    chunks = triton.cdiv(pairs, chunk)
     bins = triton.next_power_of_2(num_experts + 1)
     order = torch.empty(pairs, dtype=torch.int32, device=ids.device)
     visited = min(pairs, num_experts)
@@ -29,9 +32,11 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int, first: int = 0) -> tupl
     counts = order  # not read if there is one chunk
     if chunks > 1:
         counts = torch.empty(chunks, bins, dtype=torch.int32, device=ids.device)
-        _count[(chunks,)](ids, counts, pairs, first, num_experts, BINS=bins, CHUNK=_CHUNK)
-    shape = {"BINS": bins, "CHUNK": _CHUNK, "ROWS": rows, "IS_ONE": chunks == 1}
-    _place[(chunks,)](ids, counts, order, tiles, pairs, first, num_experts, chunks, **shape)
+        _count[(chunks,)](ids, counts, pairs, first, num_experts, BINS=bins, CHUNK=chunk)
+    shape = {"BINS": bins, "CHUNK": chunk, "ROWS": rows, "IS_ONE": chunks == 1}
+    common = ids, counts, order, tiles, pairs, first, num_experts, chunks
+    num_warps = 1 if max(chunk, bins) <= _ONE_WARP else 4
+    _place[(chunks,)](*common, **shape, num_warps=num_warps)
     return order, tiles
 
 

@@ -189,7 +189,9 @@ def test_round_rows(device, generator):
     assert torch.equal(round_rows(x), round_trip_fp8(x))
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (17, 6, 48), (90, 3, 5), (700, 1, 200)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (5, 6, 6), (10, 6, 8), (17, 6, 48), (43, 3, 5), (700, 1, 200)], ids=str
+)
 @pytest.mark.parametrize("rows", [16, 128])
 @pytest.mark.parametrize("first", [0, 7])
 def test_order(device, generator, shape, rows, first):
