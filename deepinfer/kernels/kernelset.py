@@ -136,8 +136,10 @@ class KernelSet:
         num_inner: int,
         limit: float,
         first: int | None = None,
+        shared: Tensor | None = None,
     ) -> Tensor:
-        """`experts` with the weights of `empty_experts`, in its order.
+        """`experts` with the weights of `empty_experts`, in its order; `shared` [T, D] is added to
+        the rounded sum.
 
         first: the number of the first expert that is held; one before it, or after the last, adds
         nothing. None: all are held.
@@ -145,7 +147,8 @@ class KernelSet:
         if first is not None:
             ids = ids - first
             ids = ids.masked_fill((ids < 0) | (ids >= len(held[0])), -1)
-        return self.experts(x, ids, weights, *held, limit)
+        mixed = self.experts(x, ids, weights, *held, limit)
+        return mixed if shared is None else mixed + shared
 
     def randomise_experts(self, weights: Mapping[str, Tensor], generator: torch.Generator) -> None:
         """Fill `empty_experts` with random numbers (`randomise`)."""

@@ -58,12 +58,14 @@ class Experts(nn.Module):
             parameter = nn.Parameter(weight, requires_grad=weight.is_floating_point())
             self.register_parameter(name, parameter)
 
-    def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """x [T, D], ids (the model's numbers) and weights [T, topk] -> [T, D]: what those held here
-        add."""
+    def forward(
+        self, x: Tensor, ids: Tensor, weights: Tensor, shared: Tensor | None = None
+    ) -> Tensor:
+        """x [T, D], ids (the model's numbers) and weights [T, topk] -> [T, D]: the rounded sum of
+        those held here, and `shared` [T, D]."""
         held, sizes = tuple(self.parameters()), (self.num_inner, self.limit)
         first = None if self.is_all else self.first
-        return self.kernels.mix_experts(x, ids, weights, held, *sizes, first)
+        return self.kernels.mix_experts(x, ids, weights, held, *sizes, first, shared)
 
 
 class MoE(nn.Module):
@@ -80,4 +82,4 @@ class MoE(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [T, D] -> [T, D]: the routed sum is rounded before the shared expert is added."""
         ids, weights = self.gate(x)
-        return self.experts(x, ids, weights) + self.shared_experts(x)
+        return self.experts(x, ids, weights, self.shared_experts(x))

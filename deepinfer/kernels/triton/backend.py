@@ -135,10 +135,11 @@ class TritonKernels(KernelSet):
         num_inner: int,
         limit: float,
         first: int | None = None,
+        shared: Tensor | None = None,
     ) -> Tensor:
         """In FP4, as they are kept."""
-        packed, how = _packed(held, x.shape[1], num_inner), self.act_quant
-        return experts.experts(x, ids, weights, packed, limit, act_quant=how, first=first or 0)
+        packed, where = _packed(held, x.shape[1], num_inner), (first or 0, shared)
+        return experts.experts(x, ids, weights, packed, limit, *where, act_quant=self.act_quant)
 
     def pool_members(self, values: Tensor, scores: Tensor, members: Tensor) -> Tensor:
         """One kernel that gathers by itself."""

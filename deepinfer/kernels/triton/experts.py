@@ -28,17 +28,17 @@ def experts(
     weights: Tensor,
     packed: ExpertWeights,
     limit: float,
+    first: int = 0,
+    shared: Tensor | None = None,
     *,
     act_quant: ActQuant = "off",
-    ways: int = 1,
-    first: int = 0,
 ) -> Tensor:
     """Weighted sum of each row's experts: [T, D] bfloat16, added in float32 in the order of ids.
 
     x bfloat16 [T, D]; ids int64 or int32 [T, k], ascending, `first` for the first expert in
     `packed` and so on, or any number outside for one that is not there and adds nothing; weights
-    float32 [T, k]. act_quant="fp8" rounds the inputs of the products to FP8 in groups of 32.
-    `ways`: how many such sets of experts share the pairs, a hint that only speed depends on.
+    float32 [T, k]. shared bfloat16 [T, D] is added to the rounded sum. act_quant="fp8" rounds the
+    inputs of the products to FP8 in groups of 32.
     """
     num_rows, topk = ids.shape
     ids, weights, x = ids.contiguous(), weights.contiguous(), x.contiguous()
@@ -46,7 +46,7 @@ def experts(
     if num_rows == 0:
         return out
     num_experts, pairs = packed.gate_up.shape[0], num_rows * topk
-    tiling = choose_tiling(pairs / (num_experts * ways))
+    tiling = choose_tiling(pairs / num_experts)
     is_fp8 = act_quant == "fp8"
     if is_fp8:
         x = round_rows(x)
@@ -58,7 +58,9 @@ def experts(
     grouped_product(hidden, packed.down, packed.down_scales, outputs, common, tiling, is_down=True)
     grid = num_rows, triton.cdiv(packed.hidden, _SUM_BLOCK)
     shape = {"TOPK": topk, "BLOCK": _SUM_BLOCK, "NATIVE": not triton.knobs.runtime.interpret}
-    _sum[grid](outputs, ids, out, first, num_experts, packed.hidden, **shape)
+    if shared is not None:
+        shared = shared.contiguous()
+    _sum[grid](outputs, ids, shared, out, first, num_experts, packed.hidden, **shape)
     return out
 
 
@@ -83,6 +85,7 @@ def _round_rows(x, out, groups):
 def _sum(
     outputs,
     ids,
+    shared,
     out,
     first,
     num_experts,
@@ -99,4 +102,8 @@ def _sum(
         expert = tl.load(ids + pair) - first
         end = tl.where((expert >= 0) & (expert < num_experts), size, 0)
         total += tl.load(outputs + pair * size + at, mask=at < end, other=0.0).to(tl.float32)
-    tl.store(out + row * size + at, to_bfloat16(total, NATIVE), mask=at < size)
+    result = to_bfloat16(total, NATIVE)
+    if shared is not None:
+        beside = tl.load(shared + row * size + at, mask=at < size, other=0.0)
+        result = to_bfloat16(result.to(tl.float32) + beside.to(tl.float32), NATIVE)
+    tl.store(out + row * size + at, result, mask=at < size)

@@ -265,6 +265,16 @@ def test_shares_of_experts(device, generator, num_shares):
     assert error < 5e-3  # a rounding to bfloat16 for each share
 
 
+@pytest.mark.parametrize("num_rows", [1, 17])
+def test_shared_expert(device, generator, num_rows):
+    """Guards what is added beside the routed sum: after that was rounded, and rounded once more."""
+    model = Model(3, 160, 32, generator, device)
+    x, ids, weights = model.rows(num_rows, 2)
+    shared = torch.randn(num_rows, 2 * 160, generator=generator).bfloat16().to(device)[:, ::2]
+    found = experts(x, ids, weights, model.packed, LIMIT, 0, shared)
+    assert torch.equal(found, experts(x, ids, weights, model.packed, LIMIT) + shared)
+
+
 def test_experts_without_rows(device, generator):
     """Guards a step in which a part of the batch is empty."""
     model = Model(2, 64, 32, generator, device)
