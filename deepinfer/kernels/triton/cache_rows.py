@@ -95,7 +95,6 @@ def _encode(
             C=x.shape[1],
             R=angles[0].shape[1],
             HAS_NORM=weight is not None,
-            IS_PLACED=places is not None,
             FORM=form.value,
             NATIVE=x.is_cuda,
             num_warps=1,
@@ -213,7 +212,7 @@ def _scale(largest, FORM: tl.constexpr):
 def _encode_kernel(
     x, weight, cos, sin, out, places, stride, eps, heads,
     C: tl.constexpr, R: tl.constexpr,
-    HAS_NORM: tl.constexpr, IS_PLACED: tl.constexpr, FORM: tl.constexpr, NATIVE: tl.constexpr,
+    HAS_NORM: tl.constexpr, FORM: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     HALF: tl.constexpr = C // 2
     GROUPS: tl.constexpr = C // 16 if FORM == _NVFP4 else C // 32
@@ -251,7 +250,8 @@ def _encode_kernel(
         else:
             size: tl.constexpr = HALF
             codes = tl.reshape(even | (odd << 4), (HALF,))
-        place = tl.load(places + row) if IS_PLACED else row
-        out += place * (size + GROUPS)
+        if places is not None:
+            row = tl.load(places + row)
+        out += row * (size + GROUPS)
         tl.store(out + tl.arange(0, size), codes.to(tl.uint8))
         tl.store(out + size + tl.arange(0, GROUPS), code.to(tl.uint8))
