@@ -46,7 +46,7 @@ def record_products(network: Network, step: Step) -> list[Product]:
         found.append(Product(inputs[0].flatten(1).float(), module.fn))
 
     def experts(module: Any, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-        x, ids, _ = inputs
+        x, ids, *_ = inputs
         for expert in ids.unique().tolist():
             rows = x[(ids == expert).any(1)]
             hidden = torch.ones(len(rows), module.w2.shape[-1], dtype=rows.dtype)

@@ -105,6 +105,11 @@ class KernelSet:
         additions."""
         raise NotImplementedError
 
+    def beside(self, branch: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """A branch of a layer that may run beside what is asked for until its result is wanted, by
+        the function that this returns."""
+        return branch
+
     def empty_experts(
         self, num_experts: int, num_inner: int, size: int, dtype: torch.dtype
     ) -> dict[str, Tensor]:
@@ -136,10 +141,10 @@ class KernelSet:
         num_inner: int,
         limit: float,
         first: int | None = None,
-        shared: Tensor | None = None,
+        shared: Callable[[], Tensor] | None = None,
     ) -> Tensor:
-        """`experts` with the weights of `empty_experts`, in its order; `shared` [T, D] is added to
-        the rounded sum.
+        """`experts` with the weights of `empty_experts`, in its order; what `shared` gives, [T, D],
+        is added to the rounded sum, and asked for when that is made.
 
         first: the number of the first expert that is held; one before it, or after the last, adds
         nothing. None: all are held.
@@ -148,7 +153,7 @@ class KernelSet:
             ids = ids - first
             ids = ids.masked_fill((ids < 0) | (ids >= len(held[0])), -1)
         mixed = self.experts(x, ids, weights, *held, limit)
-        return mixed if shared is None else mixed + shared
+        return mixed if shared is None else mixed + shared()
 
     def randomise_experts(self, weights: Mapping[str, Tensor], generator: torch.Generator) -> None:
         """Fill `empty_experts` with random numbers (`randomise`)."""

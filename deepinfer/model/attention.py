@@ -85,7 +85,7 @@ class Attention(nn.Module):
         """u [T, D], the normed sublayer input -> [T, D]. Fills `carry` in source layers."""
         latent, kv = self.from_input(u)
         q_latent = self.q_norm(latent)
-        query = self.wq_b(q_latent).unflatten(-1, (self.num_heads, self.head_dim))
+        queried = self.kernels.beside(lambda: self.wq_b(q_latent))
         into = store.target(self.plan.layer_id)
         window = self.window_kv(kv, angles.rows, into)
         if into is None:
@@ -95,7 +95,7 @@ class Attention(nn.Module):
         if self.plan.owns_index:
             self._select(u, q_latent, angles, batch, carry)
         mixed = self.kernels.attend_rotated(
-            query,
+            queried().unflatten(-1, (self.num_heads, self.head_dim)),
             angles.rows,
             self.attn_sink,
             self.scale,

@@ -1,5 +1,7 @@
 """Mixture of experts: router, routed experts, one shared expert (spec 8)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -59,10 +61,14 @@ class Experts(nn.Module):
             self.register_parameter(name, parameter)
 
     def forward(
-        self, x: Tensor, ids: Tensor, weights: Tensor, shared: Tensor | None = None
+        self,
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        shared: Callable[[], Tensor] | None = None,
     ) -> Tensor:
         """x [T, D], ids (the model's numbers) and weights [T, topk] -> [T, D]: the rounded sum of
-        those held here, and `shared` [T, D]."""
+        those held here, and what `shared` gives, [T, D]."""
         held, sizes = tuple(self.parameters()), (self.num_inner, self.limit)
         first = None if self.is_all else self.first
         return self.kernels.mix_experts(x, ids, weights, held, *sizes, first, shared)
@@ -73,6 +79,7 @@ class MoE(nn.Module):
 
     def __init__(self, setup: Setup, num_experts: int, topk: int) -> None:
         super().__init__()
+        self.kernels = setup.kernels
         self.gate = Gate(setup, num_experts, topk)
         share, num_shares = setup.expert_shard
         num_held = num_experts // num_shares
@@ -81,5 +88,6 @@ class MoE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [T, D] -> [T, D]: the routed sum is rounded before the shared expert is added."""
+        shared = self.kernels.beside(lambda: self.shared_experts(x))
         ids, weights = self.gate(x)
-        return self.experts(x, ids, weights, self.shared_experts(x))
+        return self.experts(x, ids, weights, shared)

@@ -77,10 +77,9 @@ def index_step(
     rows = _rows(plan, starts)
     ring = config.sliding_window + SLACK_ROWS
     window_index, history = _window(rows, config.sliding_window, ring, plan)
-    window_rows = np.flatnonzero(rows.place >= rows.counts[rows.sequence] - ring)
-    slack_rows = np.flatnonzero(rows.place >= rows.counts[rows.sequence] - SLACK_ROWS)
-    at_window, at_slack = rows.tensor(window_rows), rows.tensor(slack_rows)
+    at_window, at_slack = _last(rows, ring), _last(rows, SLACK_ROWS)
     slot_of_row = rows.slots[rows.of_row]
+    blocks = _blocks(rows, plan)
     return StepIndex(
         positions=rows.position,
         sequence_ids=rows.of_row,
@@ -95,7 +94,7 @@ def index_step(
         slack_read=_in_ring(rows.slots, starts.exact - 1, SLACK_ROWS),
         lookback=_lookback(rows, config.engram_max_ngram_size),
         entries={
-            ratio: _entries(rows, plan, ratio, spare_block)
+            ratio: _entries(rows, plan, blocks, ratio, spare_block)
             for ratio in sorted(set(config.compress_ratios) - {0})
         },
     )
@@ -128,7 +127,8 @@ def _rows(plan: StepPlan, starts: Starts) -> _Rows:
     sequence = np.repeat(np.arange(len(counts)), counts)
     first_row = np.cumsum(counts) - counts
     place = np.arange(counts.sum()) - first_row[sequence]
-    of_row, at = on_device(sequence, device), on_device(place, device)
+    # Together: each copy to a device takes as long as a kernel.
+    of_row, at, first_of = on_device(np.stack((sequence, place, first_row[sequence])), device)
     return _Rows(
         starts=starts,
         counts=counts,
@@ -138,9 +138,23 @@ def _rows(plan: StepPlan, starts: Starts) -> _Rows:
         slots=on_device(plan.slot_ids, device, torch.int64),
         of_row=of_row,
         at=at,
-        first_of=on_device(first_row[sequence], device),
+        first_of=first_of,
         position=starts.exact[of_row] + at,
     )
+
+
+def _last(rows: _Rows, count: int) -> Tensor:
+    """The last `count` rows of each sequence."""
+    if rows.counts.max(initial=0) <= count:
+        return torch.arange(len(rows.place), device=rows.position.device)
+    return rows.tensor(np.flatnonzero(rows.place >= rows.counts[rows.sequence] - count))
+
+
+def _blocks(rows: _Rows, plan: StepPlan) -> Tensor:
+    """Block tables of the sequences: int64 [B, n]. Only the device knows where a sequence ends:
+    blocks for the furthest that one may come."""
+    num_blocks = -(-int((rows.starts.most + rows.counts).max(initial=0)) // BLOCK_TOKENS)
+    return rows.tensor(np.maximum(plan.block_tables[:, :num_blocks], 0).astype(np.int64))
 
 
 def _in_ring(slot: Tensor, position: Tensor, ring: int) -> Tensor:
@@ -202,8 +216,9 @@ def _groups(rows: _Rows) -> tuple[Tensor, ...]:
     return tuple(groups)
 
 
-def _entries(rows: _Rows, plan: StepPlan, ratio: int, spare_block: int) -> EntryIndex:
-    block_tables = plan.block_tables.astype(np.int64)
+def _entries(
+    rows: _Rows, plan: StepPlan, blocks: Tensor, ratio: int, spare_block: int
+) -> EntryIndex:
     per_block = BLOCK_TOKENS // ratio
     least, most, counts = rows.starts.least, rows.starts.most, rows.counts
     # Where the start is not known, as many as could be completed from anywhere.
@@ -211,18 +226,15 @@ def _entries(rows: _Rows, plan: StepPlan, ratio: int, spare_block: int) -> Entry
     num_new = np.where(least == most, known, -(-counts // ratio))
     sequence = np.repeat(np.arange(len(counts)), num_new)
     number = np.arange(len(sequence)) - np.repeat(np.cumsum(num_new) - num_new, num_new)
-    of_entry = rows.tensor(sequence)
+    per_entry = np.stack((sequence, number, counts[sequence] - 1, rows.first_row[sequence]))
+    of_entry, numbers, last, first_row = rows.tensor(per_entry)
+    last, first_row = last[:, None], first_row[:, None]
     starts = rows.starts.exact[of_entry]
-    entry = starts // ratio + rows.tensor(number)
+    entry = starts // ratio + numbers
     tokens = entry[:, None] * ratio + torch.arange(ratio, device=entry.device)
     back = tokens - starts[:, None]
-    last = rows.tensor(counts[sequence] - 1)[:, None]
-    first_row = rows.tensor(rows.first_row[sequence])[:, None]
     # What was pooled of a token before this step is the row of its sequence in the kept part.
     kept = len(rows.position) + of_entry[:, None]
-    # Only the device knows where a sequence ends: blocks for the furthest that it may come.
-    num_blocks = -(-int(((most + counts) // ratio).max()) // per_block)
-    blocks = rows.tensor(np.maximum(block_tables[:, :num_blocks], 0))
     write = entry
     if blocks.shape[1]:
         block = blocks[of_entry, (entry // per_block).clamp_max(blocks.shape[1] - 1)]

@@ -26,6 +26,7 @@ from deepinfer.kernels.triton import (
     selection,
 )
 from deepinfer.kernels.triton.attend import attend
+from deepinfer.kernels.triton.beside import beside
 from deepinfer.kernels.triton.expert_weights import ExpertWeights
 from deepinfer.kernels.triton.pool import pool_pairs
 from deepinfer.kernels.values import (
@@ -71,6 +72,10 @@ class TritonKernels(KernelSet):
     def few_rows(self) -> int:
         """As many as one product of the tensor core takes for the price of one."""
         return 0 if self.is_invariant else gemv.ROWS
+
+    def beside(self, branch: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """On a stream of its own, where that costs the host nothing."""
+        return beside(branch)
 
     def packs(self, op: Callable[..., Tensor], weight: Tensor, num_groups: int) -> bool:
         """FP8 weights of whole blocks, where rows may depend on their number."""
@@ -135,7 +140,7 @@ class TritonKernels(KernelSet):
         num_inner: int,
         limit: float,
         first: int | None = None,
-        shared: Tensor | None = None,
+        shared: Callable[[], Tensor] | None = None,
     ) -> Tensor:
         """In FP4, as they are kept."""
         packed, where = _packed(held, x.shape[1], num_inner), (first or 0, shared)

@@ -4,6 +4,8 @@ Pairs of a row and its expert are sorted by expert and cut into tiles of at most
 expert. Grids come from the number of pairs alone; surplus programs leave at once.
 """
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -29,7 +31,7 @@ def experts(
     packed: ExpertWeights,
     limit: float,
     first: int = 0,
-    shared: Tensor | None = None,
+    shared: Callable[[], Tensor] | None = None,
     *,
     act_quant: ActQuant = "off",
 ) -> Tensor:
@@ -37,8 +39,8 @@ def experts(
 
     x bfloat16 [T, D]; ids int64 or int32 [T, k], ascending, `first` for the first expert in
     `packed` and so on, or any number outside for one that is not there and adds nothing; weights
-    float32 [T, k]. shared bfloat16 [T, D] is added to the rounded sum. act_quant="fp8" rounds the
-    inputs of the products to FP8 in groups of 32.
+    float32 [T, k]. What shared gives, bfloat16 [T, D], is added to the rounded sum, and asked for
+    last. act_quant="fp8" rounds the inputs of the products to FP8 in groups of 32.
     """
     num_rows, topk = ids.shape
     ids, weights, x = ids.contiguous(), weights.contiguous(), x.contiguous()
@@ -58,9 +60,8 @@ def experts(
     grouped_product(hidden, packed.down, packed.down_scales, outputs, common, tiling, is_down=True)
     grid = num_rows, triton.cdiv(packed.hidden, _SUM_BLOCK)
     shape = {"TOPK": topk, "BLOCK": _SUM_BLOCK, "NATIVE": not triton.knobs.runtime.interpret}
-    if shared is not None:
-        shared = shared.contiguous()
-    _sum[grid](outputs, ids, shared, out, first, num_experts, packed.hidden, **shape)
+    added = None if shared is None else shared().contiguous()
+    _sum[grid](outputs, ids, added, out, first, num_experts, packed.hidden, **shape)
     return out
 
 

@@ -271,7 +271,7 @@ def test_shared_expert(device, generator, num_rows):
     model = Model(3, 160, 32, generator, device)
     x, ids, weights = model.rows(num_rows, 2)
     shared = torch.randn(num_rows, 2 * 160, generator=generator).bfloat16().to(device)[:, ::2]
-    found = experts(x, ids, weights, model.packed, LIMIT, 0, shared)
+    found = experts(x, ids, weights, model.packed, LIMIT, 0, lambda: shared)
     assert torch.equal(found, experts(x, ids, weights, model.packed, LIMIT) + shared)
 
 
