@@ -1,175 +1,230 @@
 """Products of packed index keys with queries, on the way from the store to the tensor core.
 
-A key's 128 channels are taken as 32 pieces of 16 bits with four e2m1 codes each, and the product is
-the sum of four: of the first codes of all pieces, of the second ones, and so on. So everything from
-the load to the tensor core is elementwise: each thread unpacks just what it feeds to it, two codes
-in a register, and no tile passes through shared memory on the way.
+Operands are FP8 of the kind e5m2: it holds e2m1 values times a power of two, and a step of the
+tensor core takes four of them from a register. The largest scale of a key and the size of a head's
+query are left out of it and multiplied in afterwards.
+
+A word of eight codes becomes two registers, its first four codes and its last four. A row's quad of
+threads shares the words so that each thread has the 32 channels of one scale: it looks its codes up
+in one table of eight bytes, which the scale is worked into. So everything from the load to the
+tensor core is elementwise, and no tile passes through shared memory on the way.
 """
 
 import triton
 import triton.language as tl
 
-_BYTES: tl.constexpr = tl.constexpr(68)
-_PIECES: tl.constexpr = tl.constexpr(34)  # the last two are scales
+from deepinfer.kernels.triton.index_places import BYTES, WORDS
+
+# 0, 0.5, 1, 1.5 and 2, 3, 4, 6 in e5m2, times 2**3: a key's codes under its largest scale. A head
+# is below 2**3 and 6 at most is 1.5 * 2**2 of it, so that a product of 128 channels fits a float16.
+_SMALL: tl.constexpr = tl.constexpr(0x4A484400)
+_LARGE: tl.constexpr = tl.constexpr(0x52504E4C)
+# From there down to 2**-13, where 0.5 is the smallest normal number.
+_BINADES: tl.constexpr = tl.constexpr(16)
 
 
-def _assembly(shift: int, mask: int, spread: int) -> tl.constexpr:
-    """PTX that makes two bfloat16 of one nibble in each half of a word, times a factor.
+def _assembly(shift: int) -> tl.constexpr:
+    """PTX that turns four codes of a word, from bit `shift` on, into minus what they stand for.
 
-    The product moves the sign to the top of its half, and the magnitude to the exponent and first
-    bit of mantissa of a bfloat16: the value times 2**-126, 0.5 as a subnormal number.
+    A set fourth bit of a selector asks `prmt` for the sign of the byte, eight times. So the codes
+    without it choose magnitudes from the table ($2, $6), and with it they make zero of the bytes
+    0x40 in $10: twice that, added, is a sign for the codes that have none.
     """
     return tl.constexpr(
         f"""{{
-        .reg .b32 t;
-        shr.b32 t, $1, {shift};
-        and.b32 t, t, {mask:#010x};
-        mul.lo.u32 t, t, {spread:#x};
-        and.b32 t, t, 0x81C081C0;
-        mul.rn.bf16x2 $0, t, $2;
+        .reg .b32 m, s;
+        and.b32 m, $1, 0x77777777;
+        shr.u32 m, m, {shift};
+        shr.u32 s, $1, {shift};
+        prmt.b32 m, $2, $6, m;
+        prmt.b32 s, $10, $10, s;
+        mad.lo.u32 $0, s, 2, m;
         }}"""
     )
 
 
-_UNPACK_0: tl.constexpr = _assembly(0, 0x000F000F, 0x1040)
-_UNPACK_1: tl.constexpr = _assembly(0, 0x00F000F0, 0x0104)
-_UNPACK_2: tl.constexpr = _assembly(8, 0x000F000F, 0x1040)
-_UNPACK_3: tl.constexpr = _assembly(8, 0x00F000F0, 0x0104)
+_UNPACK_FIRST: tl.constexpr = _assembly(0)
+_UNPACK_LAST: tl.constexpr = _assembly(16)
+# The largest byte of a word, in halves of a register: a reduction would go from thread to thread.
+_MOST: tl.constexpr = tl.constexpr(
+    """{
+    .reg .b32 a, b;
+    and.b32 a, $1, 0x00ff00ff;
+    prmt.b32 b, $1, 0, 0x4341;
+    max.u16x2 a, a, b;
+    shl.b32 b, a, 16;
+    max.u32 a, a, b;
+    shr.u32 $0, a, 16;
+    }"""
+)
 
 
 @triton.jit
-def weighted(
-    codes,
-    scales,
-    key,
-    operands,
-    weight,
-    TILE: tl.constexpr,
-    ROWS: tl.constexpr,
-    HEADS: tl.constexpr,
-    PACKED: tl.constexpr,
-):
-    """Scores float32 [TILE, ROWS] of the keys at rows `key` of the store."""
-    code = tl.load(codes + (key[:, None] * _PIECES + tl.arange(0, 32)[None, :]))
-    scale = tl.load(scales + (key[:, None] * _BYTES + 64 + tl.arange(0, 4)[None, :]))
-    factor = _factor(scale, PACKED)
-    factor = tl.reshape(tl.broadcast_to(factor[:, :, None], (TILE, 4, 8)), (TILE, 32))
-    match = tl.dot(_nibble(code, factor, 0, PACKED), operands[0], input_precision="ieee")
-    match = tl.dot(_nibble(code, factor, 1, PACKED), operands[1], match, input_precision="ieee")
-    match = tl.dot(_nibble(code, factor, 2, PACKED), operands[2], match, input_precision="ieee")
-    match = tl.dot(_nibble(code, factor, 3, PACKED), operands[3], match, input_precision="ieee")
-    # relu, in the pipe that has time for it. NaN passes: a broken key must show.
-    match = (match + tl.abs(match)) * (0.5 * weight)[None, :]
-    return tl.sum(tl.reshape(match, (TILE, ROWS, HEADS)), 2)
-
-
-@triton.jit
-def query_operands(query, head_row, WIDE: tl.constexpr, PACKED: tl.constexpr):
-    """Queries of WIDE heads times 2**60 as four [32, WIDE]: channels n, n + 4, and so on."""
-    q = tl.load(query + (head_row[:, None] * 128 + tl.arange(0, 128)[None, :])).to(tl.float32)
-    q *= 2.0**60
+def weighted(keys, key, operands, TILE: tl.constexpr, PACKED: tl.constexpr):
+    """Scores float32 [TILE, 4] of the keys at rows `key` of the store, for `query_operands`."""
+    queries, weight, size = operands
+    place = key[:, None] * BYTES
+    scale = tl.load(keys + (place + 64 + tl.arange(0, 4)[None, :]))
+    code = tl.arange(0, 64)
+    word, nibble = _place_of_word(code // 4), code % 4
     if PACKED:
-        q = q.to(tl.bfloat16)
-    even, odd = tl.split(tl.reshape(q, (WIDE, 32, 2, 2)))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return tl.trans(first), tl.trans(second), tl.trans(third), tl.trans(fourth)
-
-
-@triton.jit
-def _factor(scale, PACKED: tl.constexpr):
-    """Bits of a bfloat16 in either half of an int32, from a scale's code s: 2**(s - 127).
-
-    Times 2**66 that is s + 66 in the exponent field, which holds all codes that occur; 2**60 of it
-    comes back with the queries, 2**126 is what the codes' bits lack. Greater scales are infinite.
-    """
-    code = scale.to(tl.int32)
-    if PACKED:
-        # As assembly, or it is computed in pairs that cost more to take apart.
-        return tl.inline_asm_elementwise(
-            "{ .reg .b32 t; min.u32 t, $1, 189; mad.lo.u32 $0, t, 0x00800080, 0x21002100; }",
-            "=r,r",
-            [code],
-            dtype=tl.int32,
-            is_pure=True,
-            pack=1,
-        )
-    return tl.minimum(code, 189) * 0x00800080 + 0x21002100
-
-
-@triton.jit
-def _nibble(code, factor, n: tl.constexpr, PACKED: tl.constexpr):
-    """Nibble n of each 16 bits as a number: its e2m1 value times `factor`, times 2**-126."""
-    if PACKED:
-        if n == 0:
-            value = _two_at_once(_UNPACK_0, code, factor)
-        elif n == 1:
-            value = _two_at_once(_UNPACK_1, code, factor)
-        elif n == 2:
-            value = _two_at_once(_UNPACK_2, code, factor)
-        else:
-            value = _two_at_once(_UNPACK_3, code, factor)
+        words = keys.to(tl.pointer_type(tl.int32))
+        scales = tl.load(words + (key[:, None] * WORDS + 16))
+        most, small, large, sign = _table(tl.broadcast_to(scales, (TILE, 4)), scale)
+        code = tl.load(keys + (place + (word + nibble)[None, :]))
+        small, large, sign = _each(small, TILE), _each(large, TILE), _each(sign, TILE)
+        first = _four_at_once(_UNPACK_FIRST, code, small, large, sign)
+        last = _four_at_once(_UNPACK_LAST, code, small, large, sign)
     else:
-        bits = code.to(tl.int32) >> (4 * n)
-        bits = ((bits & 8) << 28) | ((bits & 7) << 22)
-        scale = (factor << 16).to(tl.float32, bitcast=True)
-        value = bits.to(tl.float32, bitcast=True) * scale
-    return value
+        scale = scale.to(tl.int32)
+        most = tl.broadcast_to(tl.max(scale, 1)[:, None], (TILE, 4))
+        power = _each(_power(130 - tl.minimum(most - scale, _BINADES)), TILE)
+        byte = keys + (place + (word + nibble // 2)[None, :])
+        first = -_value(tl.load(byte), nibble) * power
+        last = -_value(tl.load(byte + 2), nibble) * power
+    match = tl.dot(_beside(first, last), queries, input_precision="ieee")
+    if PACKED:
+        match = tl.inline_asm_elementwise(
+            "cvt.rn.relu.f16x2.f32 $0, $2, $1;",
+            "=r,r,r",
+            [match],
+            dtype=tl.float16,
+            is_pure=True,
+            pack=2,
+        )
+    else:
+        match = tl.maximum(match, 0.0).to(tl.float16).to(tl.float32)
+    total = tl.dot(match, weight, input_precision="ieee")
+    total, rest = tl.split(tl.reshape(total, (TILE, 4, 2)))
+    # Code 255 makes an infinite factor, and that times 0 is NaN: a broken key must show.
+    factor = (most << 23).to(tl.float32, bitcast=True) * size[None, :]
+    return (total + rest * 2.0**-24) * factor + factor * 0.0
 
 
 @triton.jit
-def _two_at_once(assembly: tl.constexpr, code, factor):
-    """Arithmetic on pairs, which Triton does not do by itself. A pair has one factor: $3 is $2."""
+def query_operands(
+    query, weights, head_row, WIDE: tl.constexpr, HEADS: tl.constexpr, PACKED: tl.constexpr
+):
+    """What `weighted` multiplies by: queries [128, WIDE], weights [WIDE, 8], sizes [4].
+
+    head_row int64 [WIDE]: whose head each one is, HEADS a row from 0 on, then those that are none
+    up to 16 or a power of two. Each head's query is divided by its power of two, which goes to its
+    weight; the weights of a row by theirs, which is its size. Column 2 * r of the weights is row
+    r's; what a float16 cannot hold of it, times 2**24, is in column 2 * r + 1.
+    """
+    PADDED: tl.constexpr = padded(HEADS)
+    head = tl.arange(0, WIDE)
+    is_head = head % PADDED < HEADS
+    at = head_row * HEADS + head % PADDED
+    code = tl.arange(0, 64)
+    place = at[:, None] * 128 + (_place_of_word(code // 4) * 2 + code % 4)[None, :]
+    first = tl.load(query + place, mask=is_head[:, None], other=0.0).to(tl.float32)
+    last = tl.load(query + place + 4, mask=is_head[:, None], other=0.0).to(tl.float32)
+    exponent = tl.max(tl.maximum(_magnitude(first), _magnitude(last)), 1) >> 23
+    up = tl.minimum(tl.maximum(256 - exponent, 1), 253)
+    # A NaN is left to its weight: in the operand it would reach the other rows of the tile.
+    is_finite = (exponent < 255)[:, None]
+    first = tl.where(is_finite, first * -_power(up)[:, None], 0.0)
+    last = tl.where(is_finite, last * -_power(up)[:, None], 0.0)
+
+    weight = tl.load(weights + at, mask=is_head, other=0.0).to(tl.float32) * _power(254 - up)
+    weight = tl.where(exponent < 255, weight, float("nan"))
+    own = (head // PADDED)[:, None] == tl.arange(0, 4)[None, :]
+    exponent = tl.max(tl.where(own, _magnitude(weight)[:, None], 0), 0) >> 23
+    up = tl.minimum(tl.maximum(254 - exponent, 1), 253)
+    weight *= _power(tl.max(tl.where(own, up[None, :], 0), 1))
+    main = weight.to(tl.float16)
+    rest = ((weight - main.to(tl.float32)) * 2.0**24).to(tl.float16)
+    column = tl.arange(0, 8)[None, :]
+    parts = tl.where(column % 2 == 0, main[:, None], rest[:, None])
+    parts = tl.where((head // PADDED)[:, None] == column // 2, parts, 0.0)
+    if PACKED:
+        first, last = first.to(tl.float8e5), last.to(tl.float8e5)
+    else:
+        parts = parts.to(tl.float32)
+    return tl.trans(_beside(first, last)), parts, _power(254 - up) * 0.125
+
+
+@triton.constexpr_function
+def padded(heads):
+    """Places of one row's heads in a product: no two rows are added in one step of it."""
+    return max(16, heads)
+
+
+@triton.jit
+def _place_of_word(word):
+    """Byte of a key at which the word lies that is `word` in order of the operand."""
+    return word % 4 * 16 + word // 4 * 4
+
+
+@triton.jit
+def _beside(first, last):
+    """[n, 128] of twice [n, 64]."""
+    return tl.reshape(tl.permute(tl.join(first, last), (0, 2, 1)), (first.shape[0], 128))
+
+
+@triton.jit
+def _each(value, TILE: tl.constexpr):
+    """What belongs to the four scales, for each code in order of the operand."""
+    return tl.reshape(tl.broadcast_to(value[:, None, :, None], (TILE, 4, 4, 4)), (TILE, 64))
+
+
+@triton.jit
+def _magnitude(value):
+    """Bits without the sign, in order of size and NaN last: a maximum of floats would lose it."""
+    return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def _power(exponent):
+    return (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _table(scales, scale):
+    """Of a word of four scales' codes and one of them: the largest, and what `_assembly` needs.
+
+    A scale more than 2**16 below the largest counts as that much below.
+    """
+    most = tl.inline_asm_elementwise(_MOST, "=r,r", [scales], dtype=tl.int32, is_pure=True, pack=1)
+    below = tl.minimum(most - scale.to(tl.int32), _BINADES)
+    # A plain 0x40404040 would be copied anew for each use: ptxas must not see that it is one.
+    sign = (below >> 31) | 0x40404040
+    return most, _SMALL - below * 0x04040400, _LARGE - below * 0x04040404, sign
+
+
+@triton.jit
+def _value(byte, nibble):
+    """e2m1 value in float32 of a byte's low nibble if `nibble` is even, else of its high one."""
+    code = (byte.to(tl.int32) >> (nibble % 2 * 4)[None, :]) & 15
+    bits = ((code & 8) << 28) | ((code & 7) << 22)
+    return bits.to(tl.float32, bitcast=True) * 2.0**126
+
+
+@triton.jit
+def _four_at_once(assembly: tl.constexpr, code, small, large, sign):
+    """A register of four codes' bytes. They have one table and one sign: $3 to $5 are $2."""
     return tl.inline_asm_elementwise(
-        assembly, "=r,r,r,r", [code, factor], dtype=tl.bfloat16, is_pure=True, pack=2
+        assembly,
+        "=r,r,r,r,r,r,r,r,r,r,r,r,r,r",
+        [code, small, large, sign],
+        dtype=tl.float8e5,
+        is_pure=True,
+        pack=4,
     )
 
 
 @triton.jit
-def key_row(blocks, entry, PER_BLOCK: tl.constexpr):
-    """Where an entry lies; a row that exists even if no block was given out for it."""
-    block = tl.maximum(tl.load(blocks + entry // PER_BLOCK), 0)
-    return block * PER_BLOCK + entry % PER_BLOCK
-
-
-@triton.jit
-def keys_at(codes, scales, blocks, at, num_entries, PER_BLOCK: tl.constexpr, TILE: tl.constexpr):
-    """Pointers, and the rows from there on at which entries at..at+TILE-1 lie, for `weighted`.
-
-    Whole blocks, or pairs of them, are at fixed distances from one or two addresses.
-    """
-    within = tl.arange(0, TILE)
-    if PER_BLOCK % TILE == 0:
-        first = key_row(blocks, at, PER_BLOCK)
-        codes += first * _PIECES
-        scales += first * _BYTES
-        key = within
-    elif PER_BLOCK * 2 == TILE:
-        first = key_row(blocks, at, PER_BLOCK)
-        second = key_row(blocks, tl.minimum(at + PER_BLOCK, num_entries - PER_BLOCK), PER_BLOCK)
-        is_first = (within < PER_BLOCK)[:, None]
-        codes = tl.where(is_first, codes + first * _PIECES, codes + second * _PIECES)
-        scales = tl.where(is_first, scales + first * _BYTES, scales + second * _BYTES)
-        key = within % PER_BLOCK
+def put(where, value, mask, PACKED: tl.constexpr):
+    """Stores bfloat16 from the threads that have it; a store of Triton would move it first."""
+    if PACKED:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.b16 [$1], $2; mov.b32 $0, 0; }",
+            "=r,l,h,r",
+            [where.to(tl.uint64), value, mask.to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
     else:
-        key = key_row(blocks, tl.minimum(at + within, num_entries - 1), PER_BLOCK)
-    return codes, scales, key
-
-
-@triton.jit
-def candidates_at(
-    candidates,
-    blocks,
-    at,
-    width,
-    visible,
-    PER_BLOCK: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Entries and store rows of places at..at+TILE-1; entry -1, and any row, if there is none."""
-    place = at + tl.arange(0, TILE)
-    block = tl.load(candidates + place // BLOCK_SIZE, mask=place < width, other=-1)
-    entry = block * BLOCK_SIZE + place % BLOCK_SIZE
-    entry = tl.where((block >= 0) & (entry < visible), entry, -1)
-    return entry, key_row(blocks, tl.maximum(entry, 0), PER_BLOCK)
+        tl.store(where, value, mask=mask)

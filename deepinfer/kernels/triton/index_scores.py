@@ -1,9 +1,9 @@
 """Scores of the lightning indexer, straight from the packed index keys (spec 7.4, 7.5, 14.3).
 
 The tensor core's tall side are 128 keys, its wide side the heads of up to four rows of a sequence:
-keys are read and unpacked once for these rows, and the sum over heads stays in the registers of one
-quad of threads. A score depends on its row and its key alone, in a fixed order of heads, so a
-row has the same bits in every batch and for every split of the keys.
+keys are read and unpacked once for these rows. A second product, of the registers that the first
+one left with weights, sums over heads. A score depends on its row and its key alone, in a fixed
+order of heads, so a row has the same bits in every batch and for every split of the keys.
 """
 
 from functools import cache
@@ -14,7 +14,8 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
-from deepinfer.kernels.triton.index_keys import candidates_at, keys_at, query_operands, weighted
+from deepinfer.kernels.triton.index_keys import padded, put, query_operands, weighted
+from deepinfer.kernels.triton.index_places import candidates_at, keys_at
 from deepinfer.kernels.values import EntryView
 
 _TILE = 128  # keys of one product: two heights of wgmma share what a tile costs besides
@@ -22,7 +23,7 @@ _MAX_ROWS = 4  # rows of one product
 _REGISTERS = {1: 128, 2: 168, 4: 255}  # of a thread: room for 4, 3 and 2 programs on a processor
 _PROCESSORS = 132
 _AT_ONCE = {1: 4, 2: 3, 4: 2}  # programs on one of them, as the registers allow
-_START = 1.5  # what a program costs beside its tiles, in tiles: mostly, unpacking its queries
+_START = 3  # what a program costs beside its tiles, in tiles: mostly, rounding its queries
 
 
 def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) -> Tensor:
@@ -30,8 +31,16 @@ def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) 
 
     query bf16 [T, Hi, 128], already on the MXFP4 grid, Hi a power of two; weights bf16 [T, Hi];
     keys uint8 [*, 68]: 64 bytes of e2m1, even channel in the low nibble, then the UE8M0 scales of
-    32 channels each. The sum over heads of weight * relu(query . key) is float32, rounded once.
-    Scales from 2**-72 to 2**61 and queries below 2**67 are exact; a greater scale gives NaN.
+    32 channels each. A score is the sum over heads of weight * relu(query . key); the scale
+    2**-127 counts as 0, and code 255, or a size beyond float32, makes NaN.
+
+    Operands are exact where the scales of a key, and of a head's query, lie within 2**15 of the
+    largest; a smaller one of a key counts as no more than 2**-16 of it. The tensor core cuts what
+    it adds, 32 products and the sum so far, about 13 bits below the largest: nothing where scales
+    are alike. relu(query . key) is rounded to float16, the sum over heads is float32. So beside its
+    last rounding a score is off by less than 2**-12 of the sum of |weight * query * key|, up to
+    2**-6 if few large products cancel, and by 2**-30 of |weight| times a head's largest query and
+    the largest scale. Weights times their heads' sizes are exact to 2**-41 of a row's largest.
     """
     _check(query, weights, keys, view.blocks)
     num_rows, heads, _ = query.shape
@@ -47,7 +56,6 @@ def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) 
             scores,
             query,
             weights,
-            keys.view(torch.int16),
             keys,
             *view[:4],
             rows.contiguous(),
@@ -60,7 +68,7 @@ def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) 
             TILE=_TILE,
             PACKED=not knobs.runtime.interpret,
             num_warps=4,
-            num_stages=5 if tile_rows == 1 else 4,
+            num_stages=7,  # three tiles on their way: the number of a block is read before
             maxnreg=_REGISTERS[tile_rows],
         )
     return scores
@@ -92,7 +100,6 @@ def index_scores_of(
         scores,
         query,
         weights,
-        keys.view(torch.int16),
         keys,
         *view[:4],
         candidates,
@@ -129,7 +136,7 @@ def _tiles_of_a_program(num_tiles: int, row_tiles: int, at_once: int) -> int:
         rounds = -(-row_tiles * -(-num_tiles // span) // slots)
         return rounds * (span + _START)
 
-    return min(range(2, 33), key=time)
+    return min(range(2, 65), key=time)
 
 
 @triton.jit
@@ -137,8 +144,7 @@ def _scores(
     scores,
     query,
     weights,
-    codes,
-    scales,
+    keys,
     blocks,
     PER_BLOCK: tl.constexpr,
     sequence_ids,
@@ -154,11 +160,13 @@ def _scores(
     PACKED: tl.constexpr,
 ):
     """Entries [span * program 1, ...) for ROWS rows of one sequence."""
+    WIDE: tl.constexpr = ROWS * padded(HEADS)
     tiles = tl.cdiv(rows_of_sequence, ROWS)
     rows += (tl.program_id(0) // tiles).to(tl.int64) * rows_of_sequence
     first = tl.program_id(0) % tiles * ROWS
-    place = first + tl.arange(0, ROWS)
-    row = tl.load(rows + place, mask=place < rows_of_sequence, other=-1)
+    # A product has four columns of scores; those behind ROWS are of no row.
+    is_place = (tl.arange(0, 4) < ROWS) & (first + tl.arange(0, 4) < rows_of_sequence)
+    row = tl.load(rows + first + tl.arange(0, 4), mask=is_place, other=-1)
     visible = tl.load(num_visible + row, mask=row >= 0, other=0).to(tl.int32)
     most = tl.minimum(tl.max(visible), num_entries)
     blocks += tl.load(sequence_ids + tl.maximum(tl.load(rows), 0)) * num_blocks
@@ -168,24 +176,24 @@ def _scores(
     is_row = (row >= 0)[None, :]
     within = tl.arange(0, TILE)
     if start < most:
-        head_place = first + tl.arange(0, ROWS * HEADS) // HEADS
-        head_row = tl.load(rows + head_place, mask=head_place < rows_of_sequence, other=0)
-        head_row = tl.maximum(head_row, 0) * HEADS + tl.arange(0, ROWS * HEADS) % HEADS
-        operands = query_operands(query, head_row, ROWS * HEADS, PACKED)
-        weight = tl.load(weights + head_row).to(tl.float32)
+        place = first + tl.arange(0, WIDE) // padded(HEADS)
+        head_row = tl.maximum(tl.load(rows + place, mask=place < rows_of_sequence, other=0), 0)
+        operands = query_operands(query, weights, head_row, WIDE, HEADS, PACKED)
         for at in tl.range(start, tl.minimum(stop, most), TILE):
-            entry = at + within
-            codes_at, scales_at, key = keys_at(
-                codes, scales, blocks, at, num_entries, PER_BLOCK, TILE
+            entry = at + within[:, None]
+            keys_here, key = keys_at(keys, blocks, at, num_entries, PER_BLOCK, TILE)
+            total = weighted(keys_here, key, operands, TILE, PACKED)
+            total = tl.where(entry < visible[None, :], total, -float("inf"))
+            put(
+                out + within[:, None] + at,
+                total.to(tl.bfloat16),
+                is_row & (entry < num_entries),
+                PACKED,
             )
-            total = weighted(codes_at, scales_at, key, operands, weight, TILE, ROWS, HEADS, PACKED)
-            total = tl.where(entry[:, None] < visible[None, :], total, -float("inf"))
-            inside = is_row & (entry < num_entries)[:, None]
-            tl.store(out + entry[:, None], total.to(tl.bfloat16), mask=inside)
     # What no row of the tile sees is not worth reading.
     for at in range(tl.maximum(start, tl.cdiv(most, TILE) * TILE), stop, TILE):
         entry = at + within[:, None]
-        nothing = tl.full((TILE, ROWS), -float("inf"), tl.bfloat16)
+        nothing = tl.full((TILE, 4), -float("inf"), tl.bfloat16)
         tl.store(out + entry, nothing, mask=is_row & (entry < num_entries))
 
 
@@ -194,8 +202,7 @@ def _scores_of(
     scores,
     query,
     weights,
-    codes,
-    scales,
+    keys,
     blocks,
     PER_BLOCK: tl.constexpr,
     sequence_ids,
@@ -216,9 +223,8 @@ def _scores_of(
     candidates += row * (width // BLOCK_SIZE)
     scores += row * width
     visible = tl.minimum(tl.load(num_visible + row), num_entries).to(tl.int32)
-    head_row = row * HEADS + tl.arange(0, HEADS)
-    operands = query_operands(query, head_row, HEADS, PACKED)
-    weight = tl.load(weights + head_row).to(tl.float32)
+    head_row = tl.zeros((padded(HEADS),), tl.int64) + row
+    operands = query_operands(query, weights, head_row, padded(HEADS), HEADS, PACKED)
 
     start, stop = tl.program_id(1) * span, tl.minimum(tl.program_id(1) * span + span, width)
     # Each listed block holds an entry that is visible, so there are no more of them.
@@ -233,10 +239,11 @@ def _scores_of(
         next_entry, next_key = candidates_at(
             candidates, blocks, at + TILE, width, visible, PER_BLOCK, BLOCK_SIZE, TILE
         )
-        total = weighted(codes, scales, key, operands, weight, TILE, 1, HEADS, PACKED)
+        total = weighted(keys, key, operands, TILE, PACKED)
         total = tl.where((entry >= 0)[:, None], total, -float("inf")).to(tl.bfloat16)
-        place = at + within[:, None]
-        tl.store(scores + place, total, mask=place < width)
+        # Of the four columns of scores only the first is of a row.
+        place = (at + within)[:, None] + tl.zeros((1, 4), tl.int32)
+        put(scores + place, total, (place < width) & (tl.arange(0, 4) == 0)[None, :], PACKED)
         entry, key = next_entry, next_key
     for at in range(tl.maximum(start, tl.cdiv(most, TILE) * TILE), stop, TILE):
         nothing = tl.full((TILE,), -float("inf"), tl.bfloat16)
