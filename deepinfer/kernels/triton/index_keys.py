@@ -188,8 +188,10 @@ def _table(scales, scale):
     """
     most = tl.inline_asm_elementwise(_MOST, "=r,r", [scales], dtype=tl.int32, is_pure=True, pack=1)
     below = tl.minimum(most - scale.to(tl.int32), _BINADES)
-    # A plain 0x40404040 would be copied anew for each use: ptxas must not see that it is one.
-    sign = (below >> 31) | 0x40404040
+    # A plain 0x40404040 would be copied anew for each use: ptxas must not see that it is the same.
+    sign = tl.inline_asm_elementwise(
+        "max.s32 $0, $1, 0x40404040;", "=r,r", [below], dtype=tl.int32, is_pure=True, pack=1
+    )
     return most, _SMALL - below * 0x04040400, _LARGE - below * 0x04040404, sign
 
 
