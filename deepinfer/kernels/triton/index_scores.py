@@ -29,7 +29,7 @@ _START = 3  # what a program costs beside its tiles, in tiles: mostly, rounding 
 def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) -> Tensor:
     """Score of every entry for every row: bf16 [T, N], -inf where the row does not see the entry.
 
-    query bf16 [T, Hi, 128], already on the MXFP4 grid, Hi a power of two; weights bf16 [T, Hi];
+    query bf16 [T, Hi, 128], already on the MXFP4 grid, Hi a power of two, 16 at least; weights bf16 [T, Hi];
     keys uint8 [*, 68]: 64 bytes of e2m1, even channel in the low nibble, then the UE8M0 scales of
     32 channels each. A score is the sum over heads of weight * relu(query . key); the scale
     2**-127 counts as 0, and code 255, or a size beyond float32, makes NaN.
@@ -119,7 +119,7 @@ def index_scores_of(
 
 def _check(query: Tensor, weights: Tensor, keys: Tensor, *others: Tensor) -> None:
     assert query.dtype == weights.dtype == torch.bfloat16 and keys.dtype == torch.uint8
-    assert query.shape[2] == 128 and keys.shape[1] == 68
+    assert query.shape[1] >= 16 and query.shape[2] == 128 and keys.shape[1] == 68
     assert all(tensor.is_contiguous() for tensor in (query, weights, keys, *others))
 
 

@@ -1,7 +1,7 @@
 """From index queries to the rows of the entry store that are attended to.
 
-Heads of another size than the released 128 channels, as toys have, are scored in torch, from the
-same packed rows: slow, never wrong.
+Heads of another size than the released 128 channels, or fewer than 16 of them, as toys have, are
+scored in torch, from the same packed rows: slow, never wrong.
 """
 
 import torch
@@ -12,7 +12,7 @@ from deepinfer.kernels.triton.index_scores import index_scores, index_scores_of
 from deepinfer.kernels.triton.select import candidate_blocks, select_entries
 from deepinfer.kernels.values import CandidateRule, EntryView, Selection
 
-_CHANNELS = 128  # what the score kernels are made for
+_CHANNELS, _HEADS = 128, 16  # what the score kernels are made for; more heads, too
 
 
 def select(
@@ -27,7 +27,7 @@ def select(
     makes_candidates: bool,
 ) -> Selection:
     """`KernelSet.select`: rows int32 [T, topk], candidates int32 [T, kb]."""
-    size, is_plain = rule.block_size, query.shape[-1] != _CHANNELS
+    size, is_plain = rule.block_size, query.shape[1] < _HEADS or query.shape[2] != _CHANNELS
     if candidates is not None:
         if is_plain:
             scores = _plain_scores_of(_plain_scores(query, weights, keys, view), candidates, size)

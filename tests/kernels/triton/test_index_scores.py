@@ -134,7 +134,8 @@ def assert_close(actual: Tensor, expected: Tensor, bound: Tensor) -> None:
 SHAPES = [  # rows of each sequence, blocks, entries of a block, heads
     ((1,), 1, 37, 32),
     ((1, 3, 2), 3, 64, 32),
-    ((4, 17), 1, 130, 8),
+    ((4, 17), 1, 130, 16),
+    ((4, 17), 1, 130, 32),
 ]
 RELEASED = [((1, 4, 3, 4), 512, 64, 32), ((1, 1), 1024, 128, 32), ((301, 2), 70, 64, 32)]
 
