@@ -107,19 +107,17 @@ def query_operands(
 ):
     """What `weighted` multiplies by: queries [128, WIDE], weights [WIDE, 8], sizes [4].
 
-    head_row int64 [WIDE]: whose head each one is, HEADS a row from 0 on, then those that are none
-    up to 16 or a power of two. Each head's query is divided by its power of two, which goes to its
-    weight; the weights of a row by theirs, which is its size. Column 2 * r of the weights is row
-    r's; what a float16 cannot hold of it, times 2**24, is in column 2 * r + 1.
+    head_row int64 [WIDE]: whose head each one is, HEADS of each row. Each head's query is divided
+    by its power of two, which goes to its weight; the weights of a row by theirs, which is its
+    size. Column 2 * r of the weights is row r's; what a float16 cannot hold of it, times 2**24, is
+    in column 2 * r + 1.
     """
-    PADDED: tl.constexpr = padded(HEADS)
     head = tl.arange(0, WIDE)
-    is_head = head % PADDED < HEADS
-    at = head_row * HEADS + head % PADDED
+    at = head_row * HEADS + head % HEADS
     code = tl.arange(0, 64)
     place = at[:, None] * 128 + (_place_of_word(code // 4) * 2 + code % 4)[None, :]
-    first = tl.load(query + place, mask=is_head[:, None], other=0.0).to(tl.float32)
-    last = tl.load(query + place + 4, mask=is_head[:, None], other=0.0).to(tl.float32)
+    first = tl.load(query + place).to(tl.float32)
+    last = tl.load(query + place + 4).to(tl.float32)
     exponent = tl.max(tl.maximum(_magnitude(first), _magnitude(last)), 1) >> 23
     up = tl.minimum(tl.maximum(256 - exponent, 1), 253)
     # A NaN is left to its weight: in the operand it would reach the other rows of the tile.
@@ -127,9 +125,9 @@ def query_operands(
     first = tl.where(is_finite, first * -_power(up)[:, None], 0.0)
     last = tl.where(is_finite, last * -_power(up)[:, None], 0.0)
 
-    weight = tl.load(weights + at, mask=is_head, other=0.0).to(tl.float32) * _power(254 - up)
+    weight = tl.load(weights + at).to(tl.float32) * _power(254 - up)
     weight = tl.where(exponent < 255, weight, float("nan"))
-    own = (head // PADDED)[:, None] == tl.arange(0, 4)[None, :]
+    own = (head // HEADS)[:, None] == tl.arange(0, 4)[None, :]
     exponent = tl.max(tl.where(own, _magnitude(weight)[:, None], 0), 0) >> 23
     up = tl.minimum(tl.maximum(254 - exponent, 1), 253)
     weight *= _power(tl.max(tl.where(own, up[None, :], 0), 1))
@@ -137,18 +135,12 @@ def query_operands(
     rest = ((weight - main.to(tl.float32)) * 2.0**24).to(tl.float16)
     column = tl.arange(0, 8)[None, :]
     parts = tl.where(column % 2 == 0, main[:, None], rest[:, None])
-    parts = tl.where((head // PADDED)[:, None] == column // 2, parts, 0.0)
+    parts = tl.where((head // HEADS)[:, None] == column // 2, parts, 0.0)
     if PACKED:
         first, last = first.to(tl.float8e5), last.to(tl.float8e5)
     else:
         parts = parts.to(tl.float32)
     return tl.trans(_beside(first, last)), parts, _power(254 - up) * 0.125
-
-
-@triton.constexpr_function
-def padded(heads):
-    """Places of one row's heads in a product: no two rows are added in one step of it."""
-    return max(16, heads)
 
 
 @triton.jit

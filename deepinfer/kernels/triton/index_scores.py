@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
-from deepinfer.kernels.triton.index_keys import padded, put, query_operands, weighted
+from deepinfer.kernels.triton.index_keys import put, query_operands, weighted
 from deepinfer.kernels.triton.index_places import candidates_at, keys_at
 from deepinfer.kernels.values import EntryView
 
@@ -29,10 +29,11 @@ _START = 3  # what a program costs beside its tiles, in tiles: mostly, rounding 
 def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) -> Tensor:
     """Score of every entry for every row: bf16 [T, N], -inf where the row does not see the entry.
 
-    query bf16 [T, Hi, 128], already on the MXFP4 grid, Hi a power of two, 16 at least; weights bf16 [T, Hi];
-    keys uint8 [*, 68]: 64 bytes of e2m1, even channel in the low nibble, then the UE8M0 scales of
-    32 channels each. A score is the sum over heads of weight * relu(query . key); the scale
-    2**-127 counts as 0, and code 255, or a size beyond float32, makes NaN.
+    query bf16 [T, Hi, 128], already on the MXFP4 grid, Hi a power of two, 16 at least: what one
+    step of the tensor core adds must be of one row; weights bf16 [T, Hi]; keys uint8 [*, 68]: 64
+    bytes of e2m1, even channel in the low nibble, then the UE8M0 scales of 32 channels each. A
+    score is the sum over heads of weight * relu(query . key); the scale 2**-127 counts as 0, and
+    code 255, or a size beyond float32, makes NaN.
 
     Operands are exact where the scales of a key, and of a head's query, lie within 2**15 of the
     largest; a smaller one of a key counts as no more than 2**-16 of it. The tensor core cuts what
@@ -160,7 +161,7 @@ def _scores(
     PACKED: tl.constexpr,
 ):
     """Entries [span * program 1, ...) for ROWS rows of one sequence."""
-    WIDE: tl.constexpr = ROWS * padded(HEADS)
+    WIDE: tl.constexpr = ROWS * HEADS
     tiles = tl.cdiv(rows_of_sequence, ROWS)
     rows += (tl.program_id(0) // tiles).to(tl.int64) * rows_of_sequence
     first = tl.program_id(0) % tiles * ROWS
@@ -176,7 +177,7 @@ def _scores(
     is_row = (row >= 0)[None, :]
     within = tl.arange(0, TILE)
     if start < most:
-        place = first + tl.arange(0, WIDE) // padded(HEADS)
+        place = first + tl.arange(0, WIDE) // HEADS
         head_row = tl.maximum(tl.load(rows + place, mask=place < rows_of_sequence, other=0), 0)
         operands = query_operands(query, weights, head_row, WIDE, HEADS, PACKED)
         for at in tl.range(start, tl.minimum(stop, most), TILE):
@@ -223,8 +224,8 @@ def _scores_of(
     candidates += row * (width // BLOCK_SIZE)
     scores += row * width
     visible = tl.minimum(tl.load(num_visible + row), num_entries).to(tl.int32)
-    head_row = tl.zeros((padded(HEADS),), tl.int64) + row
-    operands = query_operands(query, weights, head_row, padded(HEADS), HEADS, PACKED)
+    head_row = tl.zeros((HEADS,), tl.int64) + row
+    operands = query_operands(query, weights, head_row, HEADS, HEADS, PACKED)
 
     start, stop = tl.program_id(1) * span, tl.minimum(tl.program_id(1) * span + span, width)
     # Each listed block holds an entry that is visible, so there are no more of them.
