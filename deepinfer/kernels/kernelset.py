@@ -181,6 +181,19 @@ class KernelSet:
             return rows
         return into.store.index_copy_(0, into.rows, rows.to(into.store.dtype))
 
+    def latent_rows(
+        self,
+        latent: Tensor,
+        gain: tuple[Tensor, float],
+        kv: Tensor,
+        kv_gain: tuple[Tensor, float],
+        rotary: Rotary,
+        into: Target | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """`rms_norm` of the query's latents [T, L], and `window_rows` of kv [T, C]. gain, kv_gain:
+        weight and eps."""
+        return self.rms_norm(latent, *gain), self.window_rows(kv, *kv_gain, rotary, into)
+
     def entry_rows(self, latent: Tensor, rotary: Rotary, *, is_fp4: bool) -> Tensor:
         """Normed latents [E, C] -> rotated, as the entry caches keep them."""
         rotated = self.rotate(latent, *rotary)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer.config.layers import LayerPlan
-from deepinfer.kernels.values import Rotary, Target
+from deepinfer.kernels.values import Rotary
 from deepinfer.model.basic import Joint, Linear, RMSNorm, Setup
 from deepinfer.model.batch import Batch, KVStore
 from deepinfer.model.compressor import Compressor, entry_from_latent
@@ -74,22 +74,22 @@ class Attention(nn.Module):
         if plan.owns_index:
             self.indexer = Indexer(setup, plan)
 
-    def window_kv(self, kv: Tensor, rotary: Rotary, into: Target | None = None) -> Tensor:
-        """What `wkv` makes of T rows, [T, C] -> this layer's window KV, as the cache keeps it, or
-        the store that it went `into`."""
-        return self.kernels.window_rows(kv, *self.kv_norm.gain, rotary, into)
+    def window_kv(self, kv: Tensor, rotary: Rotary) -> Tensor:
+        """What `wkv` makes of T rows, [T, C] -> this layer's window KV, as the cache keeps it."""
+        return self.kernels.window_rows(kv, *self.kv_norm.gain, rotary)
 
     def forward(
         self, u: Tensor, angles: Angles, batch: Batch, store: KVStore, carry: Carry
     ) -> Tensor:
         """u [T, D], the normed sublayer input -> [T, D]. Fills `carry` in source layers."""
         latent, kv = self.from_input(u)
-        q_latent = self.q_norm(latent)
-        queried = self.kernels.beside(lambda: self.wq_b(q_latent))
         into = store.target(self.plan.layer_id)
-        window = self.window_kv(kv, angles.rows, into)
+        q_latent, window = self.kernels.latent_rows(
+            latent, self.q_norm.gain, kv, self.kv_norm.gain, angles.rows, into
+        )
         if into is None:
             window = store.window(self.plan.layer_id, window)
+        queried = self.kernels.beside(lambda: self.wq_b(q_latent))
         if self.plan.owns_kv and self.plan.layer_id not in carry.entries:
             self.compress(u, angles, batch, store, carry)
         if self.plan.owns_index:

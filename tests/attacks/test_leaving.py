@@ -87,7 +87,7 @@ def test_interrupt_beside_an_open_stream(
     stream = llm.stream(PROMPTS[1], params)
     text = next(stream) + next(stream)
     network = llm._requests.model.engine.worker.network
-    owner, name = (network, "run") if place == "run" else (network.layers[5].attn, "window_kv")
+    owner, name = (network, "run") if place == "run" else (network.layers[5].attn, "forward")
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupted_at(3, getattr(owner, name)))
         with pytest.raises(KeyboardInterrupt):

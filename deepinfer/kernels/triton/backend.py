@@ -22,6 +22,7 @@ from deepinfer.kernels.triton import (
     experts,
     gemv,
     hyper,
+    latents,
     route,
     selection,
 )
@@ -159,6 +160,18 @@ class TritonKernels(KernelSet):
     ) -> Tensor:
         """One kernel."""
         return cache_rows.window_rows(x, weight, eps, *rotary, into)
+
+    def latent_rows(
+        self,
+        latent: Tensor,
+        gain: tuple[Tensor, float],
+        kv: Tensor,
+        kv_gain: tuple[Tensor, float],
+        rotary: Rotary,
+        into: Target | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """One kernel."""
+        return latents.latent_rows(latent, gain, kv, kv_gain, rotary, into)
 
     def entry_rows(self, latent: Tensor, rotary: Rotary, *, is_fp4: bool) -> Tensor:
         """One kernel."""

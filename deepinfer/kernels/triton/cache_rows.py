@@ -28,9 +28,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
             C=channels,
             BLOCK=block,
             NATIVE=x.is_cuda,
-            num_warps=max(1, min(8, block // 512)),
+            num_warps=norm_warps(channels),
         )
     return out
+
+
+def norm_warps(channels: int) -> int:
+    """Warps of a row that is normed: another number gives other bits."""
+    return max(1, min(8, triton.next_power_of_2(channels) // 512))
+
+
+def encode_warps(channels: int) -> int:
+    """Warps of a row that is encoded, for which the same holds."""
+    return max(1, min(4, channels // 128))
 
 
 def window_rows(
@@ -45,8 +55,12 @@ def window_rows(
     """
     if into is not None:
         return _encode(x, (cos, sin), into.store, _FP8, weight, eps, places=into.rows)
-    out = _bytes(x, x.shape[-1] + x.shape[-1] // 32)
-    return _encode(x, (cos, sin), out, _FP8, weight, eps)
+    return _encode(x, (cos, sin), empty_window(x), _FP8, weight, eps)
+
+
+def empty_window(x: Tensor) -> Tensor:
+    """What `window_rows` makes of x, not filled."""
+    return _bytes(x, x.shape[-1] + x.shape[-1] // 32)
 
 
 def entry_rows(latent: Tensor, cos: Tensor, sin: Tensor, is_fp4: bool) -> Tensor:
@@ -97,7 +111,7 @@ def _encode(
             HAS_NORM=weight is not None,
             FORM=form.value,
             NATIVE=x.is_cuda,
-            num_warps=1,
+            num_warps=encode_warps(x.shape[1]),
         )
     return out
 
@@ -136,8 +150,10 @@ def _norm_kernel(
     channel = tl.arange(0, BLOCK)
     inside = channel < C
     value = _wide(tl.load(x + row * stride + channel, mask=inside, other=0.0))
+    # Before the sum, at which warps meet: no load is moved across that.
+    gain = tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.div_rn(tl.sum(value * value, 0), C * 1.0) + eps)
-    value = value * scale * tl.load(weight + channel, mask=inside, other=0.0).to(tl.float32)
+    value = value * scale * gain
     tl.store(out + row * C + channel, _bf16(_rounded(value, NATIVE)), mask=inside)
 
 
@@ -163,7 +179,14 @@ def _fp4_code(x):
 def _code(x, scale, FORM: tl.constexpr):
     """Sign and magnitude of x / scale."""
     bits = x.to(tl.int32, bitcast=True)
-    magnitude = tl.div_rn((bits & 0x7FFFFFFF).to(tl.float32, bitcast=True), scale)
+    magnitude = (bits & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+    if FORM == _NVFP4:
+        magnitude = tl.div_rn(magnitude, scale)
+    else:
+        # Times 2**-k, which is as exact as dividing by 2**k and much cheaper; 0 for infinity.
+        inverse = tl.maximum((254 << 23) - scale.to(tl.int32, bitcast=True), 0)
+        inverse = inverse.to(tl.float32, bitcast=True)
+        magnitude *= tl.where(scale == scale, inverse, scale)  # noqa: PLR0124  (NaN is not)
     if FORM == _FP8:
         return _fp8_code(magnitude) | ((bits >> 24) & 0x80)
     return _fp4_code(magnitude) | ((bits >> 28) & 8)
@@ -219,15 +242,19 @@ def _encode_kernel(
     row = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, C)
     value = _wide(tl.load(x + row * stride + channel))
-    if HAS_NORM:
-        scale = tl.rsqrt(tl.div_rn(tl.sum(value * value, 0), C * 1.0) + eps)
-        value = _rounded(value * scale * tl.load(weight + channel).to(tl.float32), NATIVE)
-    even, odd = tl.split(tl.reshape(value, (HALF, 2)))
-
     pair = tl.arange(0, HALF) - (HALF - R)
     where = (row // heads) * R + pair
+    # All loads come before the sum, at which warps meet: none is moved across that.
     c = tl.load(cos + where, mask=pair >= 0, other=1.0)
     s = tl.load(sin + where, mask=pair >= 0, other=0.0)
+    place = row
+    if places is not None:
+        place = tl.load(places + row)
+    if HAS_NORM:
+        gain = tl.load(weight + channel).to(tl.float32)
+        scale = tl.rsqrt(tl.div_rn(tl.sum(value * value, 0), C * 1.0) + eps)
+        value = _rounded(value * scale * gain, NATIVE)
+    even, odd = tl.split(tl.reshape(value, (HALF, 2)))
     # A select, because the pairs that stay may hold infinities: those times 0 are NaN.
     turned_even = tl.where(pair >= 0, _rounded(even * c - odd * s, NATIVE), even)
     turned_odd = tl.where(pair >= 0, _rounded(even * s + odd * c, NATIVE), odd)
@@ -250,8 +277,6 @@ def _encode_kernel(
         else:
             size: tl.constexpr = HALF
             codes = tl.reshape(even | (odd << 4), (HALF,))
-        if places is not None:
-            row = tl.load(places + row)
-        out += row * (size + GROUPS)
+        out += place * (size + GROUPS)
         tl.store(out + tl.arange(0, size), codes.to(tl.uint8))
         tl.store(out + size + tl.arange(0, GROUPS), code.to(tl.uint8))

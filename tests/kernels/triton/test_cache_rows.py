@@ -6,7 +6,8 @@ from torch import Tensor
 
 from deepinfer.kernels.reference import norm_rope, quant
 from deepinfer.kernels.triton import cache_rows
-from deepinfer.kernels.values import Target
+from deepinfer.kernels.triton.latents import latent_rows
+from deepinfer.kernels.values import Rotary, Target
 from tests.kernels.triton.packed import decode
 
 pytestmark = pytest.mark.gpu
@@ -146,6 +147,25 @@ def test_window_rows_into_a_store(rows, channels, device, generator):
     found = cache_rows.window_rows(there[0], there[1], EPS, *there[2:], Target(store, places))
     assert found is store
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 17])
+@pytest.mark.parametrize("sizes", [(48, 64), (100, 512), (1280, 512)])
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_latents_beside_the_window(rows, sizes, is_placed, device, generator):
+    """Guards the kernel that makes both: of one product's rows, each as the kernel for it alone."""
+    width, channels = sizes
+    both = draw(generator, rows, width + channels).to(device)
+    latent, kv = both.split(sizes, -1)
+    gain, kv_gain = ((draw(generator, size).to(device), EPS) for size in sizes)
+    turn = Rotary(*(a.to(device) for a in angles(generator, rows, channels // 8)))
+    stores = [torch.zeros(20, channels + channels // 32, dtype=torch.uint8) for _ in range(2)]
+    places = torch.randperm(20, generator=generator)[:rows].to(device)
+    ours, theirs = (Target(store.to(device), places) if is_placed else None for store in stores)
+    normed, window = latent_rows(latent, gain, kv, kv_gain, turn, ours)
+    assert torch.equal(normed, cache_rows.rms_norm(latent, *gain))
+    assert torch.equal(window, cache_rows.window_rows(kv, *kv_gain, *turn, theirs))
+    assert ours is None or window is ours.store
 
 
 @pytest.mark.parametrize(("rows", "heads", "channels"), [(1, 1, 32), (3, 5, 128), (17, 4, 64)])
