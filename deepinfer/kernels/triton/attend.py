@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.attend_kernels import LOG2_E, attend_kernel, combine_kernel
 from deepinfer.kernels.triton.attend_tiles import SHIFT
 from deepinfer.kernels.triton.device import is_hopper, num_processors
@@ -114,6 +115,7 @@ def _attend(
     # Of fewer channels not every row starts at a whole word.
     is_packed = query.is_cuda and channels % 128 == 0
     shape = {"C": channels, "R": rotary.cos.shape[1], "NATIVE": query.is_cuda}
+    shape |= chain.launch(query.device)
     # Wide rows want the products of 64 heads, even if some are empty: others need more memory.
     block_h = 64 if channels >= 256 else max(16, min(64, triton.next_power_of_2(heads)))
     attend_kernel[(rows, triton.cdiv(heads, block_h), splits)](

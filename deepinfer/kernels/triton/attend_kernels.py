@@ -7,6 +7,7 @@ pairs of a rotation are elementwise too.
 import triton
 import triton.language as tl
 
+from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.attend_tiles import SHIFT, tiles, to_bf16, walk
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -75,9 +76,10 @@ def attend_kernel(
     C: tl.constexpr, R: tl.constexpr, NATIVE: tl.constexpr,
     IS_SPLIT: tl.constexpr, IS_FP4: tl.constexpr, PACKED: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK: tl.constexpr,
-    WINDOW_SPAN: tl.constexpr, ENTRY_SPAN: tl.constexpr,
+    WINDOW_SPAN: tl.constexpr, ENTRY_SPAN: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: rows, tiles of heads, parts of a row's keys (one but for IS_SPLIT)."""
+    chain.start(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     part = tl.program_id(2)
@@ -135,9 +137,10 @@ def attend_kernel(
 def combine_kernel(
     parts, stats, cos, sin, out, heads, splits,
     C: tl.constexpr, R: tl.constexpr, NATIVE: tl.constexpr,
-    SPAN: tl.constexpr, BLOCK_H: tl.constexpr,
+    SPAN: tl.constexpr, BLOCK_H: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Joins the parts of a row, always in the order of its tiles."""
+    chain.start(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     is_head = head < heads

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.triton import chain
 from deepinfer.kernels.values import Target
 
 # Rows of bytes (codes, then scales), or for a query the values those bytes would stand for.
@@ -28,6 +29,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
             C=channels,
             BLOCK=block,
             NATIVE=x.is_cuda,
+            **chain.launch(x.device),
             num_warps=norm_warps(channels),
         )
     return out
@@ -111,6 +113,7 @@ def _encode(
             HAS_NORM=weight is not None,
             FORM=form.value,
             NATIVE=x.is_cuda,
+            **chain.launch(x.device),
             num_warps=encode_warps(x.shape[1]),
         )
     return out
@@ -144,8 +147,9 @@ def _wide(x):
 @triton.jit
 def _norm_kernel(
     x, weight, out, stride, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, NATIVE: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr, NATIVE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    chain.start(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, BLOCK)
     inside = channel < C
@@ -233,10 +237,10 @@ def _scale(largest, FORM: tl.constexpr):
 
 @triton.jit
 def _encode_kernel(
-    x, weight, cos, sin, out, places, stride, eps, heads,
-    C: tl.constexpr, R: tl.constexpr,
-    HAS_NORM: tl.constexpr, FORM: tl.constexpr, NATIVE: tl.constexpr,
+    x, weight, cos, sin, out, places, stride, eps, heads, C: tl.constexpr, R: tl.constexpr,
+    HAS_NORM: tl.constexpr, FORM: tl.constexpr, NATIVE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    chain.start(CHAINED)
     HALF: tl.constexpr = C // 2
     GROUPS: tl.constexpr = C // 16 if FORM == _NVFP4 else C // 32
     row = tl.program_id(0).to(tl.int64)

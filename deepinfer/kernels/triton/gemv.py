@@ -17,7 +17,7 @@ import torch
 import triton
 from torch import Tensor
 
-from deepinfer.kernels.triton import gemv_kernels
+from deepinfer.kernels.triton import chain, gemv_kernels
 
 ROWS = 16
 BLOCK = 32  # inputs and outputs that share a scale
@@ -30,10 +30,12 @@ _LEAST, _GREATEST = -126, 7
 _MISSING = 120  # exponent that the bits of a code lack as bfloat16
 _SLICE = 1 << 22  # elements that are packed at a time
 
-_WARPS = 4  # share the inputs: another number gives other bits
 _MULTIPROCESSORS = 132
-_SHARED = 220 << 10  # bytes of shared memory of a multiprocessor that programs fill
-_MOST_BUFFERS = 8
+# Loads of 16 bytes that a thread has room for: of up to 8 rows, all that there are, or those before
+# others follow; and of these, if a multiprocessor has more than _CROWDED threads.
+_LOADS, _RING_LOADS, _CROWDED_LOADS = 10, 8, 5
+_CROWDED = 512
+_TALL = 1000  # units from which on fewer warps a program are enough
 
 
 class PackedFp8(NamedTuple):
@@ -51,12 +53,15 @@ class PackedFp8(NamedTuple):
 
 
 class Tiling(NamedTuple):
-    """Shape of a program: units of 16 outputs, blocks of a warp and step, rows, buffers."""
+    """Shape of a program: units of 16 outputs, eights of rows, warps, steps that are read ahead;
+    whether the L2 cache is asked for all the rest at once.
+    """
 
     units: int
-    blocks: int
-    rows: int
-    buffers: int
+    eights: int
+    warps: int
+    ahead: int
+    fetch: bool = True
 
 
 def pack_fp8(weight: Tensor, groups: int = 1) -> PackedFp8:
@@ -84,6 +89,8 @@ def pack_fp8(weight: Tensor, groups: int = 1) -> PackedFp8:
             # The same in both halves: the product is of pairs.
             twice = (scales + (127 + _MISSING) << 7) * 0x10001
             factors[group, block : block + len(twice), :used] = twice
+    if weight.is_cuda:  # a chained kernel reads weights without waiting for what wrote them
+        torch.cuda.synchronize(weight.device)
     return PackedFp8(words.flatten(0, 1), factors.flatten(0, 1), groups, num_outputs, num_inputs)
 
 
@@ -130,48 +137,59 @@ def gemv_fp8(x: Tensor, packed: PackedFp8) -> Tensor:
     out = x.new_empty((num_rows, packed.groups * packed.num_outputs))
     if num_rows == 0:
         return out
-    if rows.stride(2) != 1:
-        rows = rows.contiguous()
+    # Pairs are read, so every row must start at a whole one.
+    if rows.stride(2) != 1 or any(n % 2 for n in (rows.storage_offset(), *rows.stride()[:2])):
+        rows = rows.clone(memory_format=torch.contiguous_format)
+    pairs = rows.view(torch.int32)
     tiling = choose_tiling(packed, num_rows)
     programs = packed.words.shape[0] // tiling.units
     gemv_kernels.product[(programs,)](
-        rows,
-        rows.stride(0),
-        rows.stride(1),
+        pairs,
+        pairs.stride(0),
+        pairs.stride(1),
         packed.words,
         packed.factors,
         out,
         num_rows,
         packed.num_outputs,
         programs // packed.groups,
+        0,
         INPUTS=packed.num_inputs,
         GROUPS=packed.groups,
-        STEPS=packed.words.shape[1] // (tiling.blocks * _WARPS),
-        ROWS=tiling.rows,
+        STEPS=packed.words.shape[1] // tiling.warps,
+        EIGHTS=tiling.eights,
         UNITS=tiling.units,
-        BLOCKS=tiling.blocks,
-        WARPS=_WARPS,
+        WARPS=tiling.warps,
+        AHEAD=tiling.ahead,
+        FETCH=tiling.fetch,
         NATIVE=not triton.knobs.runtime.interpret,
-        num_warps=_WARPS,
-        num_stages=tiling.buffers + 1,
+        **chain.launch(x.device),
+        num_warps=tiling.warps,
+        num_stages=1,
     )
     return out
 
 
 def choose_tiling(packed: PackedFp8, num_rows: int) -> Tiling:
-    """The tallest tile that leaves every multiprocessor some programs, and as many buffers as the
-    programs of one have room for, all of them at once.
+    """The tallest tile that leaves every multiprocessor some programs, all of them at once, and as
+    many loads in flight as their registers have room for.
 
     The shorter the tile, the more often x is read: of many rows that soon costs more than too few
-    programs do. None of it changes a result.
+    programs do. The warps alone change bits, and only the weight's shape decides them.
     """
     units, blocks = packed.words.shape[:2]
-    rows = 8 if num_rows <= 8 else ROWS
-    wanted = 250 if rows == 8 else 130
+    eights = triton.cdiv(num_rows, 8)
+    # A multiprocessor's only program has more warps, or they would wait for their own results.
+    warps = 4 if units >= _TALL else 8
+    if units <= _MULTIPROCESSORS and blocks % 16 == 0:
+        warps = 16
+    steps = blocks // warps
+    wanted = 250 if eights == 1 else 130
     height = next((n for n in (4, 2) if units // n >= wanted), 1)
-    # A step of a program is 8 KB of codes, or 4 where the inputs do not divide into longer ones.
-    length = 4 // height if blocks % (_WARPS * 4 // height) == 0 else 2
-    step = _WARPS * length * (height * (512 + 4) + rows * BLOCK * 2)
-    resident = min(triton.cdiv(units // height, _MULTIPROCESSORS), 4)
-    buffers = min(_SHARED // resident // step, _MOST_BUFFERS, blocks // (_WARPS * length))
-    return Tiling(height, length, rows, buffers)
+    threads = triton.cdiv(units // height, _MULTIPROCESSORS) * warps * 32
+    is_crowded = threads > _CROWDED
+    if steps * height <= _LOADS // eights and not is_crowded:
+        return Tiling(height, eights, warps, steps)
+    most = (_CROWDED_LOADS if is_crowded else _RING_LOADS) // height
+    ahead = max(n for n in range(1, most + 1) if steps % n == 0)
+    return Tiling(height, eights, warps, ahead)

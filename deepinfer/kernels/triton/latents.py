@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepinfer.kernels.triton import cache_rows
+from deepinfer.kernels.triton import cache_rows, chain
 from deepinfer.kernels.values import Rotary, Target
 
 Gain = tuple[Tensor, float]
@@ -39,6 +39,7 @@ def latent_rows(
             C=kv.shape[1],
             R=rotary.cos.shape[1],
             NATIVE=kv.is_cuda,
+            **chain.launch(kv.device),
             num_warps=warps,
         )
     return normed, rows
@@ -49,14 +50,16 @@ def _latents_kernel(
     latent, gain, normed, latent_stride, latent_eps,
     kv, kv_gain, cos, sin, out, places, stride, eps,
     L: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, R: tl.constexpr, NATIVE: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
+    chain.start(CHAINED)
     # What takes longer comes first.
     if tl.program_id(1) == 0:
         cache_rows._encode_kernel(
             kv, kv_gain, cos, sin, out, places, stride, eps, 1,
-            C, R, True, cache_rows._FP8, NATIVE,
+            C, R, True, cache_rows._FP8, NATIVE, False,
         )  # fmt: skip
     else:
         cache_rows._norm_kernel(
-            latent, gain, normed, latent_stride, latent_eps, L, BLOCK, NATIVE,
+            latent, gain, normed, latent_stride, latent_eps, L, BLOCK, NATIVE, False,
         )  # fmt: skip

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepinfer.kernels.triton import linear_kernels
+from deepinfer.kernels.triton import chain, linear_kernels
 
 _MULTIPROCESSORS = 132
 
@@ -127,6 +127,7 @@ def swiglu(gate: Tensor, up: Tensor | None, limit: float, weight: Tensor | None 
             SIZE=size,
             BLOCK=block,
             WEIGHED=weight is not None,
+            **chain.launch(gate.device),
             num_warps=_SWIGLU_WARPS,
         )
     return out

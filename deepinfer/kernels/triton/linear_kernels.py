@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from deepinfer.kernels.triton import chain
+
 
 @triton.jit(do_not_specialize=["num_rows"])
 def product(
@@ -68,8 +70,10 @@ def swiglu(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     WEIGHED: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """A part of a row of silu(gate) * up."""
+    chain.start(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < SIZE

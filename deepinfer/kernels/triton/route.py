@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.linear import dot_dtype
 
 FEW_ROWS = 16
@@ -74,6 +75,7 @@ def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor
             TOPK=topk,
             ROWS=_ROWS,
             WIDTH=triton.next_power_of_2(num_experts),
+            **chain.launch(logits.device),
             num_warps=_WARPS,
         )
     return ids, weights
@@ -132,7 +134,9 @@ def _route(
     TOPK: tl.constexpr,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    chain.start(CHAINED)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     experts = tl.arange(0, WIDTH)
     there, known = (rows < num_rows)[:, None], (experts < E)[None, :]

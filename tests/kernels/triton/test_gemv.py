@@ -84,27 +84,47 @@ def test_as_released(generator, device, released, shape):
     check(generator, device, shape, (1, 8, 9, 16))
 
 
-@pytest.mark.parametrize("units, blocks", [(1, 2), (1, 4), (2, 2), (4, 1)])
-def test_tilings(generator, device, monkeypatch, units, blocks):
-    """Guards the assumption behind the choice: tiles of every shape give the same bits."""
-    weight = coded(generator, 1024, 128).to(device)
-    x = torch.randn((8, 1024), generator=generator).bfloat16().to(device)
+@pytest.mark.parametrize("units, ahead", [(1, 1), (1, 4), (2, 2), (4, 1), (4, 2)])
+@pytest.mark.parametrize("warps", [4, 8, 16])
+def test_tilings(generator, device, monkeypatch, units, ahead, warps):
+    """Guards the assumption behind the choice: tiles of every shape give the same bits, and loops
+    of several trips what one of all steps gives.
+    """
+    weight = coded(generator, 2048, 128).to(device)
+    x = torch.randn((8, 2048), generator=generator).bfloat16().to(device)
     packed = pack_fp8(weight)
-    expected = gemv_fp8(x, packed)
-    for rows in (8, 16):
-        tiling = Tiling(units, blocks, rows, 3)
-        monkeypatch.setattr("deepinfer.kernels.triton.gemv.choose_tiling", lambda *_, t=tiling: t)
-        assert torch.equal(gemv_fp8(x, packed), expected)
+
+    def ask(tiling):
+        monkeypatch.setattr("deepinfer.kernels.triton.gemv.choose_tiling", lambda *_: tiling)
+        return gemv_fp8(x, packed)
+
+    expected = ask(Tiling(1, 1, warps, 64 // warps))
+    scale = exact(x, weight).square().mean().sqrt()
+    assert (expected.double() - exact(x, weight)).abs().max() <= 2**-7 * 4 * scale
+    for eights in (1, 2):
+        assert torch.equal(ask(Tiling(units, eights, warps, ahead)), expected)
 
 
 def test_choice(device):
-    """Guards the choice of tilings: tall ones for a tall weight, and room for all buffers."""
+    """Guards the choice of tilings: tall ones for a tall weight, steps that divide, more warps for
+    a small weight, and warps that do not depend on the rows.
+    """
     packed = pack_fp8(torch.zeros((4096, 64), device=device).bfloat16())
-    tall = packed._replace(words=packed.words.new_empty((2048, 40, 0)))
-    assert choose_tiling(tall, 1).units == 4
-    assert choose_tiling(packed, 1).units == 1 and choose_tiling(packed, 16).units == 1
-    assert {choose_tiling(tall, n).rows for n in range(1, 9)} == {8}
-    assert {choose_tiling(tall, n).rows for n in range(9, 17)} == {16}
+
+    def choices(units, blocks):
+        shaped = packed._replace(words=packed.words.new_empty((units, blocks, 0)))
+        return [choose_tiling(shaped, n) for n in range(1, 17)]
+
+    assert {t.units for t in choices(2048, 40)} == {4}
+    assert {t.units for t in choices(112, 160)} == {1}
+    assert [t.eights for t in choices(320, 256)] == [1] * 8 + [2] * 8
+    for units in (16, 112, 256, 320, 512, 2048):
+        for blocks in (8, 40, 72, 128, 160, 256):
+            found = choices(units, blocks)
+            warps = {t.warps for t in found}
+            few = 16 if units <= 132 and blocks % 16 == 0 else 8
+            assert warps == {4 if units >= 1000 else few}
+            assert all(blocks % (t.warps * t.ahead) == 0 and units % t.units == 0 for t in found)
 
 
 @pytest.mark.parametrize("exponent", [-126, -117, -20, -7, 0, 7])
@@ -189,6 +209,8 @@ def test_parts_of_wider_rows(device, generator):
     assert torch.equal(gemv_fp8(part, packed), sound)
     across = part.contiguous().permute(0, 2, 1).contiguous().permute(0, 2, 1)
     assert torch.equal(gemv_fp8(across, packed), sound)
+    # Rows that start in the middle of a pair.
+    assert torch.equal(gemv_fp8(wide.roll(-1, 2)[:, 1:, 15:79], packed), sound)
     part[1, :, 7] = torch.nan
     broken = gemv_fp8(part, packed)
     assert broken[1].isnan().all() and torch.equal(broken[[0, 2]], sound[[0, 2]])
