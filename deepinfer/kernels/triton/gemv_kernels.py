@@ -120,6 +120,19 @@ def _tied(parts, COUNT: tl.constexpr, zero):
     return found
 
 
+@triton.jit
+def _write(
+    total, out, group, tile, num_rows, num_outputs, GROUPS: tl.constexpr, NATIVE: tl.constexpr
+):
+    """Adds up what the warps have [WARPS, outputs, rows], and stores it."""
+    result = to_bfloat16(tl.sum(total, 0), NATIVE)
+    output = tile * total.shape[1] + tl.arange(0, total.shape[1])
+    row = tl.arange(0, total.shape[2])
+    out_at = out + row.to(tl.int64)[None, :] * (GROUPS * num_outputs)
+    out_at += group * num_outputs + output[:, None]
+    tl.store(out_at, result, mask=(row < num_rows)[None, :] & (output < num_outputs)[:, None])
+
+
 @triton.jit(do_not_specialize=["num_rows", "zero"])
 def product(
     x, x_row, x_group, words, factors, out, num_rows, num_outputs, tiles, zero,
@@ -130,8 +143,8 @@ def product(
     """16 UNITS outputs of one group for up to 8 EIGHTS rows. A warp takes every WARPS-th block of
     32 inputs in ascending order, whatever UNITS, AHEAD and EIGHTS are: the bits depend on none.
 
-    AHEAD steps, a divisor of STEPS, are read at a time, long before they are used. zero is
-    0, which the compiler must not know.
+    AHEAD steps, a divisor of STEPS, are read at a time, long before they are used. `zero` is 0,
+    which the compiler must not know.
     """
     BLOCKS: tl.constexpr = STEPS * WARPS
     WHOLE: tl.constexpr = INPUTS == BLOCKS * 32
@@ -186,10 +199,4 @@ def product(
             next_scales += (scale,)
             next_parts += (part,)
         held, scales, parts = next_held, next_scales, next_parts
-
-    result = to_bfloat16(tl.sum(total, 0), NATIVE)
-    output = tile * (UNITS * 16) + tl.arange(0, UNITS * 16)
-    row = tl.arange(0, 8 * EIGHTS)
-    out_at = out + row.to(tl.int64)[None, :] * (GROUPS * num_outputs)
-    out_at += group * num_outputs + output[:, None]
-    tl.store(out_at, result, mask=(row < num_rows)[None, :] & (output < num_outputs)[:, None])
+    _write(total, out, group, tile, num_rows, num_outputs, GROUPS, NATIVE)
