@@ -277,6 +277,11 @@ class KernelSet:
         u = self.rms_norm(self.hyper_collapse(streams, pre), *norm)
         return Entered(streams, u, *coefficients)
 
+    def prepare_mix(self, fn: Tensor, num_streams: int) -> Tensor:
+        """`HyperWeights.fn` as `enter_streams` is fastest with it: fn itself, or a tensor that only
+        this backend can read."""
+        return fn
+
     def leave_streams(
         self, streams: Tensor, pre: Tensor, written: Written | None, norm: tuple[Tensor, float]
     ) -> Tensor:

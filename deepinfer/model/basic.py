@@ -165,6 +165,9 @@ class Embedding(nn.Module):
 class HyperMix(nn.Module):
     """How one sublayer reads from and writes to the streams (spec 4). Parameters are float32."""
 
+    # fn as the backend wants it: made of the parameter that is there, and never loaded or saved.
+    _prepared: Tensor | None = None
+
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         c = setup.config
@@ -174,12 +177,18 @@ class HyperMix(nn.Module):
         self.fn = nn.Parameter(torch.empty(num_coefficients, c.hc_mult * c.hidden_size))
         self.scale = nn.Parameter(torch.empty(3))
         self.base = nn.Parameter(torch.empty(num_coefficients))
+        self._num_streams = c.hc_mult
+
+    def prepare(self) -> int:
+        """Make of fn what the backend wants. The bytes that this takes besides."""
+        made = self.kernels.prepare_mix(self.fn, self._num_streams)
+        self._prepared = None if made is self.fn else made
+        return 0 if self._prepared is None else self._prepared.nbytes
 
     def forward(
         self, streams: Tensor, pre: Tensor, written: Written | None, norm: RMSNorm
     ) -> Entered:
         """The sublayer's start: `KernelSet.enter_streams`."""
-        weights = HyperWeights(
-            self.fn, self.scale, self.base, self.norm_eps, self.eps, self.num_iters
-        )
+        fn = self.fn if self._prepared is None else self._prepared
+        weights = HyperWeights(fn, self.scale, self.base, self.norm_eps, self.eps, self.num_iters)
         return self.kernels.enter_streams(streams, pre, written, weights, norm.gain)

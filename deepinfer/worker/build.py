@@ -17,7 +17,7 @@ from deepinfer.config.model import ModelConfig
 from deepinfer.kernels.kernelset import KernelSet
 from deepinfer.kernels.reference import quant
 from deepinfer.kernels.values import randomise
-from deepinfer.model.basic import Linear, RMSNorm, Setup, products
+from deepinfer.model.basic import HyperMix, Linear, RMSNorm, Setup, products
 from deepinfer.model.moe import Experts
 from deepinfer.model.network import Network
 
@@ -77,7 +77,7 @@ def network_bytes(
     """Bytes of all parameters of such a network, without making one."""
     setup = Setup(config, kernels, dtype, weight_dtype, expert_shard)
     empty = _empty_network(setup, [0] * config.vocab_size, "meta")
-    again = sum(few.num_bytes(weight) for few, weight in products(empty))
+    again = sum(few.num_bytes(weight) for few, weight in products(empty)) + _prepare(empty)
     return again + sum(parameter.nbytes for parameter in empty.parameters())
 
 
@@ -121,9 +121,15 @@ def build_dummy(
 
 
 def _pack(network: Network) -> None:
-    """What few rows are multiplied with, of weights that are there."""
+    """What backends make, besides, of weights that are there."""
     for few, weight in products(network):
         few.pack(weight)
+    _prepare(network)
+
+
+def _prepare(network: Network) -> int:
+    """What hyper-connections are multiplied with: its bytes, where it is not the weight itself."""
+    return sum(module.prepare() for module in network.modules() if isinstance(module, HyperMix))
 
 
 @dataclass(frozen=True)

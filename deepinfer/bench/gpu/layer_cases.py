@@ -30,7 +30,7 @@ from deepinfer.kernels.triton.gemv import ROWS as FEW_ROWS
 from deepinfer.kernels.triton.gemv import gemv_fp8, pack_fp8
 from deepinfer.kernels.triton.pick import pick
 from deepinfer.kernels.triton.route import route
-from deepinfer.kernels.values import Written
+from deepinfer.kernels.values import HyperWeights, Written
 
 _LOCAL = 48  # experts of an EP8 rank
 _GROUPS = CONFIG.o_groups
@@ -129,6 +129,7 @@ def streams() -> Iterator[Case]:
 
 def _enter_call(randoms: Randoms, rows: int) -> Call:
     width = STREAMS * (STREAMS + 2)
+    fn = randoms.normal(width, STREAMS * HIDDEN, dtype=torch.float32) * 0.007
     inputs = (
         randoms.normal(rows, STREAMS, HIDDEN),
         randoms.uniform(rows, STREAMS),
@@ -137,14 +138,17 @@ def _enter_call(randoms: Randoms, rows: int) -> Call:
             randoms.uniform(rows, STREAMS),
             randoms.uniform(rows, STREAMS, STREAMS),
         ),
-        (
-            randoms.normal(width, STREAMS * HIDDEN, dtype=torch.float32) * 0.007,
+        HyperWeights(
+            hyper.prepared(fn, STREAMS),
             randoms.normal(3, dtype=torch.float32),
             randoms.normal(width, dtype=torch.float32),
+            norm_eps=1e-20,
+            eps=1e-6,
+            num_iters=20,
         ),
         randoms.normal(HIDDEN, dtype=torch.float32),
     )
-    return lambda: hyper.hyper_enter(*inputs, norm_eps=1e-20, eps=1e-6, num_iters=20)
+    return lambda: hyper.hyper_enter(*inputs)
 
 
 def others() -> Iterator[Case]:

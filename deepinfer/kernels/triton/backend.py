@@ -222,17 +222,11 @@ class TritonKernels(KernelSet):
         norm: tuple[Tensor, float],
     ) -> Entered:
         """Two kernels."""
-        fn, scale, base, norm_eps, eps, num_iters = mix
-        return hyper.hyper_enter(
-            streams,
-            pre,
-            written,
-            (fn, scale, base),
-            norm[0],
-            norm_eps=norm_eps,
-            eps=eps,
-            num_iters=num_iters,
-        )
+        return hyper.hyper_enter(streams, pre, written, mix, norm[0])
+
+    def prepare_mix(self, fn: Tensor, num_streams: int) -> Tensor:
+        """Cut into pieces of bfloat16."""
+        return hyper.prepared(fn, num_streams)
 
     def write_streams(self, streams: Tensor, written: Written | None) -> Tensor:
         """One kernel."""

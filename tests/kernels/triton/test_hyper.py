@@ -7,16 +7,18 @@ import torch
 from torch import Tensor
 
 from deepinfer.kernels.reference import hyper as reference
-from deepinfer.kernels.triton import hyper
+from deepinfer.kernels.triton import hyper, hyper_pieces
+from deepinfer.kernels.values import HyperWeights
 
 pytestmark = pytest.mark.gpu
 
 EPS, NORM_EPS = 1e-6, 1e-20
 _NAMES = ("pre", "post", "comb")
-# Few widths: each is another compilation. 136 is a group of four chunks, and a piece of a chunk.
+# Few widths: each is another compilation. 136 is a group of four chunks, and a piece of a chunk;
+# 256, like 5,120, is whole groups, for which Hopper has a kernel of its own.
 SIZE = 136
-TOYS = [(1, 4, SIZE), (3, 4, SIZE), (17, 4, SIZE), (65, 2, 50)]
-RELEASED = [(1, 4, 5120), (3, 4, 5120), (17, 4, 5120), (200, 4, 5120), (1024, 4, 5120)]
+TOYS = [(1, 4, SIZE), (3, 4, SIZE), (17, 4, SIZE), (65, 2, 50), (7, 2, 256), (67, 4, 256)]
+RELEASED = [(rows, 4, 5120) for rows in (1, 3, 8, 9, 17, 200, 1024)]
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +58,8 @@ class Case:
         self.write = (normal(rows, size).to(dtype), self.pre.flip(1) * 2, comb)
         fn = normal(count, streams * size) * (streams * size) ** -0.5
         self.mix = (fn, torch.tensor([0.7, 1.3, 2.0]).to(device), normal(count))
+        # Only where there is a kernel that takes it: float32 and other widths have none.
+        self.prepared = hyper.prepared(fn, streams) if dtype == torch.bfloat16 else fn
         self.norm_weight = normal(size)
 
     def enter(self, rows=slice(None), write=True):
@@ -63,11 +67,8 @@ class Case:
             self.streams[rows],
             self.pre[rows],
             tuple(part[rows] for part in self.write) if write else None,
-            self.mix,
+            HyperWeights(self.prepared, *self.mix[1:], NORM_EPS, EPS, 20),
             self.norm_weight,
-            norm_eps=NORM_EPS,
-            eps=EPS,
-            num_iters=20,
         )
 
 
@@ -158,9 +159,32 @@ def test_folds(generator, device, released, monkeypatch):
     assert same(case.enter(), folded)
 
 
-def test_exit_and_write(generator, device):
+def test_weight_as_it_is(generator, device, released):
+    """Guards callers that prepare nothing: the same bits."""
+    rows, size = (70, 5120) if released else (3, 256)
+    case = Case(generator, device, torch.bfloat16, rows, 4, size)
+    prepared = case.enter()
+    case.prepared = case.mix[0]
+    assert same(case.enter(), prepared)
+
+
+@pytest.mark.parametrize("num_streams", [2, 4])
+def test_pieces_add_up(generator, num_streams):
+    """Guards exactness: what is cut adds up to the weight, and what fills a tile is nothing."""
+    count, size = num_streams * (num_streams + 2), 256
+    fn = torch.randn((count, num_streams * size), generator=generator)
+    pieces = hyper_pieces.cut(fn, num_streams).double()
+    # chunk, tile, stream, product, row, thread, place, half, term
+    pieces = pieces.unflatten(2, (num_streams, 2, 8, 4, 2, 2, 2))
+    # As the tensor core counts: rows of a tile are (half, row), a chunk's columns in their order.
+    pieces = pieces.permute(1, 7, 4, 2, 0, 5, 3, 6, 8).reshape(-1, num_streams * size)
+    assert torch.equal(pieces[: 3 * count].unflatten(0, (3, count)).sum(0), fn.double())
+    assert not pieces[3 * count :].any()
+
+
+def test_exit_and_write(generator, device, released):
     """Guards the other two entrances to the first kernel: they agree with the whole."""
-    case = Case(generator, device, torch.bfloat16, 5, 4, SIZE)
+    case = Case(generator, device, torch.bfloat16, 5, 4, 5120 if released else SIZE)
     for write in (case.write, None):
         entered = case.enter(write=write is not None)
         left = hyper.hyper_exit(case.streams, case.pre, write, case.norm_weight, NORM_EPS)
@@ -168,13 +192,18 @@ def test_exit_and_write(generator, device):
     assert torch.equal(hyper.hyper_write(case.streams, case.write), case.enter().streams)
 
 
-def test_strides(generator, device):
-    """Guards the first layer: its streams are one embedding, expanded with stride 0."""
-    case = Case(generator, device, torch.bfloat16, 5, 4, SIZE)
-    case.streams = case.streams[:, :1].expand(-1, 4, -1)
-    entered = case.enter()
-    case.streams = case.streams.contiguous()
-    assert same(entered, case.enter())
+def test_strides(generator, device, released):
+    """Guards the first layer: its streams are one embedding, expanded with stride 0. And rows
+    that lie nowhere in particular."""
+    size = 5120 if released else SIZE
+    case = Case(generator, device, torch.bfloat16, 5, 4, size)
+    odd = case.streams.new_empty((5, 4, size + 3))[:, :, 3:]
+    odd.copy_(case.streams)
+    for streams in (case.streams[:, :1].expand(-1, 4, -1), odd):
+        case.streams = streams
+        entered = case.enter()
+        case.streams = streams.contiguous()
+        assert same(entered, case.enter())
 
 
 def test_nothing(generator, device):
@@ -187,18 +216,18 @@ def test_nothing(generator, device):
     assert left.shape == (0, SIZE)
 
 
-def test_silent_streams(generator, device):
+def test_silent_streams(generator, device, released):
     """Guards the epsilon: streams of zeros give finite coefficients and u = 0."""
-    case = Case(generator, device, torch.bfloat16, 2, 4, SIZE)
+    case = Case(generator, device, torch.bfloat16, 2, 4, 5120 if released else SIZE)
     case.streams.zero_()
     entered = case.enter(write=False)
     assert all(part.isfinite().all() for part in entered)
     assert not entered.u.any()
 
 
-def test_not_a_number(generator, device):
+def test_not_a_number(generator, device, released):
     """Guards against masks that hide faults: a NaN spoils all of its own row, and no other row."""
-    case = Case(generator, device, torch.bfloat16, 3, 4, SIZE)
+    case = Case(generator, device, torch.bfloat16, 3, 4, 5120 if released else SIZE)
     case.streams[1, 2, 5] = torch.nan
     for part in case.enter()[1:]:
         spoilt = part.isnan().flatten(1)
