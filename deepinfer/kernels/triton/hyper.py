@@ -154,11 +154,14 @@ def _tiles(
         fn = prepared(fn, num_streams) if fn is not None and fn.dtype == torch.float32 else fn
         kernel, rows, options = _for_hopper(num_rows)
     else:
+        if fn is not None and fn.dtype != torch.float32:
+            raise ValueError("pieces of a weight are for bfloat16 on Hopper alone")
         streams = streams if streams.stride(2) == 1 else streams.contiguous()
         fn = None if fn is None else fn.contiguous()
         kernel, rows, options = tile, _ROWS, {**_PLAIN, "DOT": dot_dtype(streams)}
     fold = _fold(num_rows, size)
-    kernel[(triton.cdiv(num_rows, rows), triton.cdiv(size, fold * _COLUMNS))](
+    # Programs of the same rows follow each other: together they read whole lines of the streams.
+    kernel[(triton.cdiv(size, fold * _COLUMNS), triton.cdiv(num_rows, rows))](
         *(streams, streams.stride(0), streams.stride(1)),
         None if pre is None else pre.contiguous(),
         *(y, post, comb, written, collapsed, fn, partials, num_rows),

@@ -151,7 +151,7 @@ def tile_hopper(
     TILES: gl.constexpr = (3 * GROUPS + 1) // 2
     LAYOUT: gl.constexpr = row_layout(gl.num_warps())
     FLAT: gl.constexpr = flat_layout(gl.num_warps())
-    first, begin = gl.program_id(0).to(gl.int64) * ROWS, gl.program_id(1) * FOLD
+    first, begin = gl.program_id(1).to(gl.int64) * ROWS, gl.program_id(0) * FOLD
     last = (num_rows - first).to(gl.int32)
     rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
     there = rows < last
@@ -191,6 +191,6 @@ def tile_hopper(
         total = combined(total, products, GROUPS)
         squares += gl.sum(square, 1)
     if MIX:
-        partials += (gl.program_id(1).to(gl.int64) * num_rows + first) * N
+        partials += (gl.program_id(0).to(gl.int64) * num_rows + first) * N
         store_total(partials, total, last, N)
         gl.store(partials + rows * N + M * (M + 2), squares, mask=there)

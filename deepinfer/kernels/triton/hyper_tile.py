@@ -1,4 +1,5 @@
-"""The first kernel of `hyper`: all that needs the streams themselves. `hyper` says why."""
+"""The first kernel of `hyper` where `hyper_hopper` is not for it: all that needs the streams
+themselves. `hyper` says why."""
 
 import triton
 import triton.language as tl
@@ -109,7 +110,7 @@ def tile(  # noqa: C901  (the flags are constants: what is off is not compiled)
     WRITE: expand; KEEP: store what that gives; COLLAPSE: store the weighted sum of the streams;
     MIX: store partial products with fn [M * (M + 2), M * D], and behind them the sum of squares.
     """
-    first = tl.program_id(0).to(tl.int64) * ROWS
+    first = tl.program_id(1).to(tl.int64) * ROWS
     rows = tl.arange(0, ROWS)
     there = rows < num_rows - first
     if COLLAPSE:
@@ -127,7 +128,7 @@ def tile(  # noqa: C901  (the flags are constants: what is off is not compiled)
     fn_place = outputs[:, None] * (M * D) + columns[None, :]
     total, squares = tl.zeros([ROWS, N], tl.float32), tl.zeros([ROWS], tl.float32)
     for chunk in range(FOLD):
-        start = (tl.program_id(1) * FOLD + chunk) * COLUMNS
+        start = (tl.program_id(0) * FOLD + chunk) * COLUMNS
         within = start + columns < D
         inside = there[:, None] & within[None, :]
         old = _load_streams(streams + start, stream_step, old_place, inside, M)
@@ -160,5 +161,5 @@ def tile(  # noqa: C901  (the flags are constants: what is off is not compiled)
         squares += tl.sum(square, 1)
     if MIX:
         total = tl.where(outputs[None, :] == M * (M + 2), squares[:, None], total)
-        goal = partials + (tl.program_id(1).to(tl.int64) * num_rows + first) * N
+        goal = partials + (tl.program_id(0).to(tl.int64) * num_rows + first) * N
         tl.store(goal + rows[:, None] * N + outputs[None, :], total, mask=there[:, None])

@@ -1,5 +1,6 @@
 """From checkpoint to network: every tensor finds its parameter, every parameter its tensor."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from deepinfer.checkpoint.index import open_index
 from deepinfer.checkpoint.load import Checkpoint, open_checkpoint
 from deepinfer.config.layers import hold_layers
 from deepinfer.kernels.backends import load_kernels
-from deepinfer.worker.build import build_network, released_names
+from deepinfer.kernels.kernelset import KernelSet
+from deepinfer.model.basic import HyperMix
+from deepinfer.worker.build import build_network, network_bytes, released_names
 
 # Read row by row from the file; not used yet; applied to their weights.
 NOT_PARAMETERS = (r".engram.embed.weight", ".gate.bias_vl", ".scale")
@@ -34,9 +37,16 @@ def counting(tiny_dir: Path, tiny_config) -> CountingCheckpoint:
     return CountingCheckpoint(open_index(tiny_dir, tiny_config))
 
 
-def build(config, checkpoint, **options):
+class Preparing(KernelSet):
+    """Wants a weight once more, as the backend for GPUs does."""
+
+    def prepare_mix(self, fn: Tensor, num_streams: int) -> Tensor:
+        return fn.detach().clone()
+
+
+def build(config, checkpoint, kernels=None, **options):
     token_map = [i % config.engram_compressed_vocab_size for i in range(config.vocab_size)]
-    return build_network(config, checkpoint, token_map, load_kernels(), **options)
+    return build_network(config, checkpoint, token_map, kernels or load_kernels(), **options)
 
 
 def test_every_tensor_is_used_once(tiny_config, counting):
@@ -114,6 +124,23 @@ def test_network_is_ready(tiny_dir, tiny_config):
     network = build(tiny_config, open_checkpoint(tiny_dir, tiny_config))
     assert not network.training
     assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_prepared_weights(tiny_dir, tiny_config):
+    """Guards what a backend makes of a weight: it is used and counted, and is no parameter."""
+    plain = load_kernels()
+    kernels = Preparing(**{field.name: getattr(plain, field.name) for field in fields(plain)})
+    network = build(tiny_config, open_checkpoint(tiny_dir, tiny_config), kernels)
+    mixes = [module for module in network.modules() if isinstance(module, HyperMix)]
+    more = network_bytes(tiny_config, kernels) - network_bytes(tiny_config, plain)
+    assert more == sum(mix.fn.nbytes for mix in mixes) > 0
+    assert not [name for name in network.state_dict() if "prepared" in name]
+    token_ids = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        before = network(token_ids)
+        for mix in mixes:
+            mix.fn.zero_()
+        assert torch.equal(network(token_ids), before)
 
 
 @pytest.mark.parametrize("layers", ["6:10", "0:2", "4:6"])
