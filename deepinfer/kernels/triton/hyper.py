@@ -27,7 +27,7 @@ _COLUMNS = hyper_pieces.COLUMNS
 _FOLD = 4
 _ENOUGH_PROGRAMS = 264  # two for each multiprocessor
 _PLAIN = {"ROWS": _ROWS, "COLUMNS": _COLUMNS, "num_warps": 4, "num_stages": 3}
-# So many registers let two programs fit. Of few rows, one warp has them all.
+# The most warps of a program; so many registers let two of these fit.
 _HOPPER_WARPS, _HOPPER_REGISTERS = 8, 128
 _FINISH_WARPS = 4
 _NORM_SPAN = 1024
@@ -181,7 +181,8 @@ def _for_hopper(num_rows: int) -> tuple[Any, int, dict[str, int]]:
     """The kernel, how many rows a program takes, and how it is launched."""
     from deepinfer.kernels.triton import hyper_hopper  # Gluon, which not every Triton has
 
-    warps = 1 if num_rows <= hyper_hopper.WARP_ROWS else _HOPPER_WARPS
+    warps = int(triton.next_power_of_2(triton.cdiv(num_rows, hyper_hopper.WARP_ROWS)))
+    warps = min(warps, _HOPPER_WARPS)
     options = {"num_warps": warps, "maxnreg": _HOPPER_REGISTERS}
     return hyper_hopper.tile_hopper, warps * hyper_hopper.WARP_ROWS, options
 
