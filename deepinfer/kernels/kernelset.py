@@ -1,8 +1,8 @@
 """`KernelSet`: one function for each op of the model, chosen once and passed to who needs it.
 
 The reference set (torch) is complete and right. A backend is a set of overrides: an op it lacks is
-slow, never wrong. The fields are single ops; the methods are what a backend may do in one go, and
-compose the fields where it does not. Knows nothing of layers, requests or files.
+slow, never wrong. The fields are single ops (`Ops`); the methods are what a backend may do in one
+go, and compose the fields where it does not. Knows nothing of layers, requests or files.
 
 Shape letters: see `deepinfer.kernels.values`.
 """
@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.config.words import Storage
+from deepinfer.kernels.ops import Ops
 from deepinfer.kernels.reference import index, quant
 from deepinfer.kernels.values import (
     CandidateRule,
     Entered,
     EntryView,
+    Gain,
     HyperWeights,
     Rotary,
     Selection,
@@ -31,61 +32,8 @@ from deepinfer.kernels.values import (
 
 
 @dataclass(frozen=True)
-class KernelSet:
-    """The ops. Signatures, shapes and rounding are documented at the reference functions."""
-
-    name: str
-    # linear layers: weights the release stores plain, and those it stores in FP8
-    linear: Callable[..., Tensor]
-    linear_float32: Callable[..., Tensor]
-    linear_quantised: Callable[..., Tensor]
-    grouped_linear: Callable[..., Tensor]
-    # element-wise
-    rms_norm: Callable[..., Tensor]
-    rotate: Callable[..., Tensor]
-    # the caches' formats
-    round_trip_window: Callable[[Tensor], Tensor]
-    round_trip_entry: Callable[[Tensor], Tensor]
-    round_trip_index: Callable[[Tensor], Tensor]
-    # hyper-connections
-    hyper_mix: Callable[..., tuple[Tensor, Tensor, Tensor]]
-    hyper_collapse: Callable[..., Tensor]
-    hyper_expand: Callable[..., Tensor]
-    # attention
-    pool_pairs: Callable[..., Tensor]
-    index_scores: Callable[..., Tensor]
-    select_entries: Callable[..., Tensor]
-    candidate_entries: Callable[..., Tensor]
-    attend: Callable[..., Tensor]
-    # experts
-    route: Callable[..., tuple[Tensor, Tensor]]
-    swiglu: Callable[..., Tensor]
-    experts: Callable[..., Tensor]
-    # Engram
-    engram_rows: Callable[..., Tensor]
-    engram_gate: Callable[..., Tensor]
-    # what is drawn
-    pick: Callable[[Tensor, Tensor], Tensor]
-
-    @property
-    def storage(self) -> Storage:
-        """How the rows of the caches are kept that these ops make and read."""
-        return "bfloat16"
-
-    @property
-    def joins(self) -> bool:
-        """Whether products with the same rows are better made as one."""
-        return False
-
-    @property
-    def widens(self) -> bool:
-        """Whether `linear_float32` computes from float32 copies of weights that are kept so."""
-        return True
-
-    @property
-    def of_fp8(self) -> tuple[Callable[..., Tensor], ...]:
-        """Ops whose weights the release stores in FP8, one scale for 32 x 32."""
-        return self.linear_quantised, self.grouped_linear
+class KernelSet(Ops):
+    """The ops, and what is made of them."""
 
     @property
     def few_rows(self) -> int:
@@ -184,9 +132,9 @@ class KernelSet:
     def latent_rows(
         self,
         latent: Tensor,
-        gain: tuple[Tensor, float],
+        gain: Gain,
         kv: Tensor,
-        kv_gain: tuple[Tensor, float],
+        kv_gain: Gain,
         rotary: Rotary,
         into: Target | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -262,7 +210,7 @@ class KernelSet:
         pre: Tensor,
         written: Written | None,
         mix: HyperWeights,
-        norm: tuple[Tensor, float],
+        norm: Gain,
     ) -> Entered:
         """What is between two sublayers: `written` goes into the streams, the new sublayer's
         coefficients come out of them, and its input, collapsed with the PRECEDING one's `pre`.
@@ -283,7 +231,7 @@ class KernelSet:
         return fn
 
     def leave_streams(
-        self, streams: Tensor, pre: Tensor, written: Written | None, norm: tuple[Tensor, float]
+        self, streams: Tensor, pre: Tensor, written: Written | None, norm: Gain
     ) -> Tensor:
         """The last collapse, normed: [T, D]. norm: weight [D] and eps."""
         return self.rms_norm(self.hyper_collapse(self.write_streams(streams, written), pre), *norm)

@@ -21,6 +21,10 @@ class Rotary(NamedTuple):
         return Rotary(self.cos, -self.sin)
 
 
+Gain = tuple[Tensor, float]
+"""Of an RMS norm: weight and eps."""
+
+
 class Target(NamedTuple):
     """Where new rows go: a store [*, C] without gaps, and the place in it of each of T rows, int64
     [T], no two alike."""

@@ -89,13 +89,17 @@ class Attention(nn.Module):
         )
         if into is None:
             window = store.window(self.plan.layer_id, window)
-        queried = self.kernels.beside(lambda: self.wq_b(q_latent))
+
+        def query() -> Tensor:
+            return self.wq_b(q_latent).unflatten(-1, (self.num_heads, self.head_dim))
+
+        queried = self.kernels.beside(query) if self.plan.owns_index else query
         if self.plan.owns_kv and self.plan.layer_id not in carry.entries:
             self.compress(u, angles, batch, store, carry)
         if self.plan.owns_index:
             self._select(u, q_latent, angles, batch, carry)
         mixed = self.kernels.attend_rotated(
-            queried().unflatten(-1, (self.num_heads, self.head_dim)),
+            queried(),
             angles.rows,
             self.attn_sink,
             self.scale,

@@ -7,8 +7,8 @@ from torch import Tensor
 from deepinfer.model.batch import Batch, EntryRows, Rest
 from deepinfer.model.network import Network
 from deepinfer.step import StepPlan
-from deepinfer.worker.inputs import StepIndex
 from deepinfer.worker.pools import PagedStore, Pools, StoreIndex
+from deepinfer.worker.step_index import StepIndex
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from torch import Tensor
 from deepinfer.cache.layout import SLACK_ROWS
 from deepinfer.model.network import Hidden, Network
 from deepinfer.worker.graphs import Inputs, Recorder, Recordings, padded
-from deepinfer.worker.inputs import FOLDED_ROWS, EntryIndex, StepIndex
+from deepinfer.worker.inputs import FOLDED_ROWS
 from deepinfer.worker.pools import Pools
 from deepinfer.worker.ready import Ready, make_batch, make_store
+from deepinfer.worker.step_index import EntryIndex, StepIndex
 
 # More rows keep a device so long that launching them one by one does not show.
 _MOST_ROWS = 1024

@@ -24,11 +24,12 @@ from deepinfer.step import DraftPlan, Drafts, Int32, Int64, SamplePlan, Scores, 
 from deepinfer.worker.drafter import Drafter
 from deepinfer.worker.follow import Proposed, Sampled, Starts, follow, take_sample
 from deepinfer.worker.graphs import Recorder
-from deepinfer.worker.inputs import StepIndex, index_step
+from deepinfer.worker.inputs import index_step
 from deepinfer.worker.keep import keep_rows
 from deepinfer.worker.pools import Pools
 from deepinfer.worker.ready import Ready, make_batch, make_store
 from deepinfer.worker.recorded import RecordedSteps
+from deepinfer.worker.step_index import StepIndex
 
 # Prompt rows whose logits are looked at together: [rows, vocabulary] float32 is the largest tensor
 # of a step.

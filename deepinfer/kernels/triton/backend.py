@@ -34,6 +34,7 @@ from deepinfer.kernels.values import (
     CandidateRule,
     Entered,
     EntryView,
+    Gain,
     HyperWeights,
     Rotary,
     Selection,
@@ -164,9 +165,9 @@ class TritonKernels(KernelSet):
     def latent_rows(
         self,
         latent: Tensor,
-        gain: tuple[Tensor, float],
+        gain: Gain,
         kv: Tensor,
-        kv_gain: tuple[Tensor, float],
+        kv_gain: Gain,
         rotary: Rotary,
         into: Target | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -219,7 +220,7 @@ class TritonKernels(KernelSet):
         pre: Tensor,
         written: Written | None,
         mix: HyperWeights,
-        norm: tuple[Tensor, float],
+        norm: Gain,
     ) -> Entered:
         """Two kernels."""
         return hyper.hyper_enter(streams, pre, written, mix, norm[0])
@@ -233,7 +234,7 @@ class TritonKernels(KernelSet):
         return streams if written is None else hyper.hyper_write(streams, written)
 
     def leave_streams(
-        self, streams: Tensor, pre: Tensor, written: Written | None, norm: tuple[Tensor, float]
+        self, streams: Tensor, pre: Tensor, written: Written | None, norm: Gain
     ) -> Tensor:
         """Two kernels."""
         return hyper.hyper_exit(streams, pre, written, *norm)

@@ -185,12 +185,8 @@ def _scores(
             keys_here, key = keys_at(keys, blocks, at, num_entries, PER_BLOCK, TILE)
             total = weighted(keys_here, key, operands, TILE, PACKED)
             total = tl.where(entry < visible[None, :], total, -float("inf"))
-            put(
-                out + within[:, None] + at,
-                total.to(tl.bfloat16),
-                is_row & (entry < num_entries),
-                PACKED,
-            )
+            inside = is_row & (entry < num_entries)
+            put(out + within[:, None] + at, total.to(tl.bfloat16), inside, PACKED)
     # What no row of the tile sees is not worth reading.
     for at in range(tl.maximum(start, tl.cdiv(most, TILE) * TILE), stop, TILE):
         entry = at + within[:, None]

@@ -10,9 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from deepinfer.kernels.triton import cache_rows, chain
-from deepinfer.kernels.values import Rotary, Target
-
-Gain = tuple[Tensor, float]
+from deepinfer.kernels.triton.cache_formats import FP8
+from deepinfer.kernels.values import Gain, Rotary, Target
 
 
 def latent_rows(
@@ -57,7 +56,7 @@ def _latents_kernel(
     if tl.program_id(1) == 0:
         cache_rows._encode_kernel(
             kv, kv_gain, cos, sin, out, places, stride, eps, 1,
-            C, R, True, cache_rows._FP8, NATIVE, False,
+            C, R, True, FP8, NATIVE, False,
         )  # fmt: skip
     else:
         cache_rows._norm_kernel(
