@@ -76,14 +76,13 @@ def hyper_enter(
         *(partials, mix.scale.contiguous(), mix.base.contiguous()),
         *(entered.pre, entered.post, entered.comb),
         *(mix.norm_eps, mix.eps, num_rows),
-        **_norm_sizes(size),
+        **_finish_options(entered.u),
         M=num_streams,
         N=width,
         COUNT=partials.shape[0],
         INNER=_FOLD // fold,
         ITERS=mix.num_iters,
         R=rows,
-        NATIVE=streams.is_cuda,
     )
     return entered
 
@@ -97,10 +96,10 @@ def hyper_exit(
 ) -> Tensor:
     """The end of the network: [T, D], what `hyper_enter` calls u. Arguments as there."""
     collapsed, u = _fresh(streams[:, 0]), _fresh(streams[:, 0])
-    num_rows, size = u.shape
+    num_rows = len(u)
     if num_rows:
         _tiles(streams, write, (pre, collapsed), None, None)
-        norm_rows[(num_rows,)](collapsed, norm_weight, u, eps, **_norm_sizes(size))
+        norm_rows[(num_rows,)](collapsed, norm_weight, u, eps, **_finish_options(u))
     return u
 
 
@@ -116,9 +115,13 @@ def _fresh(like: Tensor) -> Tensor:
     return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
-def _norm_sizes(size: int) -> dict[str, int]:
+def _finish_options(u: Tensor) -> dict[str, int]:
+    """What both second kernels take. On a GPU they may start before the first has ended, for which
+    they wait by themselves."""
+    size = u.shape[1]
     span = min(_NORM_SPAN, int(triton.next_power_of_2(size)))
-    return {"D": size, "SPAN": span, "num_warps": _FINISH_WARPS}
+    overlap = {"launch_pdl": True} if u.is_cuda else {}
+    return {"D": size, "SPAN": span, "NATIVE": u.is_cuda, "num_warps": _FINISH_WARPS, **overlap}
 
 
 def _fold(num_rows: int, size: int) -> int:

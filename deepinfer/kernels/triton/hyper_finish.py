@@ -1,22 +1,33 @@
-"""The second kernel of `hyper`: sums of parts, coefficients, norms. `hyper` says why."""
+"""The second kernel of `hyper`: sums of parts, coefficients, norms. `hyper` says why.
+
+On a GPU its programs start while the first kernel ends (NATIVE), read weights, and then wait for
+all of it. The interpreter has one after the other.
+"""
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 ROWS = 4  # whose coefficients one program makes
 
 
 @triton.jit
-def _norm_row(row, collapsed, weight, u, eps, D: tl.constexpr, SPAN: tl.constexpr):
+def _norm_row(
+    row, collapsed, weight, u, eps, D: tl.constexpr, SPAN: tl.constexpr, NATIVE: tl.constexpr
+):
     """u[row] = rms_norm(collapsed[row]), SPAN columns at a time."""
     offset = row.to(tl.int64) * D
     parts, gains = (), ()
     squares = tl.zeros([SPAN], tl.float32)
     for start in tl.static_range(0, D, SPAN):
         columns = start + tl.arange(0, SPAN)
+        gains += (tl.load(weight + columns, mask=columns < D, other=0.0).to(tl.float32),)
+    if NATIVE:
+        gdc_wait()
+    for start in tl.static_range(0, D, SPAN):
+        columns = start + tl.arange(0, SPAN)
         x = tl.load(collapsed + offset + columns, mask=columns < D, other=0.0).to(tl.float32)
         parts += (x,)
-        gains += (tl.load(weight + columns, mask=columns < D, other=0.0).to(tl.float32),)
         squares += x * x
     rescale = tl.rsqrt(tl.sum(squares, 0) / D + eps)
     for i in tl.static_range(len(parts)):
@@ -26,9 +37,9 @@ def _norm_row(row, collapsed, weight, u, eps, D: tl.constexpr, SPAN: tl.constexp
 
 
 @triton.jit
-def norm_rows(collapsed, weight, u, eps, D: tl.constexpr, SPAN: tl.constexpr):
+def norm_rows(collapsed, weight, u, eps, D: tl.constexpr, SPAN: tl.constexpr, NATIVE: tl.constexpr):
     """rms_norm of a row."""
-    _norm_row(tl.program_id(0), collapsed, weight, u, eps, D, SPAN)
+    _norm_row(tl.program_id(0), collapsed, weight, u, eps, D, SPAN, NATIVE)
 
 
 @triton.jit
@@ -143,6 +154,8 @@ def _coefficients(
         offsets += (tl.load(base + k),)
     # The compiler would read these, which come from far, only when the sums are there.
     tl.debug_barrier()
+    if NATIVE:
+        gdc_wait()
     place = tl.arange(0, R * N)
     inside = place < (num_rows - first) * N
     total = _sum(partials + first.to(tl.int64) * N, num_rows * N, place, inside, COUNT, INNER)
@@ -180,4 +193,4 @@ def finish(
             D, M, N, COUNT, INNER, ITERS, R, NATIVE,
         )  # fmt: skip
     elif row < num_rows:
-        _norm_row(row, collapsed, weight, u, norm_eps, D, SPAN)
+        _norm_row(row, collapsed, weight, u, norm_eps, D, SPAN, NATIVE)
