@@ -28,7 +28,7 @@ _COLUMNS: gl.constexpr = gl.constexpr(COLUMNS)
 _TILE: gl.constexpr = gl.constexpr(TILE_ROWS * COLUMNS)
 _GROUP: gl.constexpr = gl.constexpr(GROUP)
 # Later versions of Triton have it by another name.
-_copy = getattr(async_copy, "async_load", async_copy.async_copy_global_to_shared)
+_copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 
 @gluon.jit
