@@ -6,8 +6,9 @@ choose: so every row's choices are replaced by local experts, evenly. The exchan
 module and Engram's tables (rows are made up) are not part of it.
 """
 
-from collections import Counter
-from collections.abc import Callable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from deepinfer.bench.gpu.timing import replay_ms
@@ -71,7 +73,8 @@ def _evenly(kernels: KernelSet, num_local: int) -> KernelSet:
 
 @dataclass(frozen=True)
 class Taken:
-    """ms: of a step, the median. parts: of one step, milliseconds by part of a layer."""
+    """ms: of a step, the median. parts: of one step, milliseconds by part of a layer
+    (`own_times`)."""
 
     ms: float
     parts: dict[str, float]
@@ -93,10 +96,22 @@ def run(network: Network, case: Case) -> Taken:
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         graph.replay()
         torch.cuda.synchronize()
-    parts: Counter[str] = Counter()
-    for event in seen.events():
-        parts[_part(event.name)] += event.device_time / 1e3
-    return Taken(ms, dict(parts.most_common()), len(seen.events()))
+    kernels = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+    spans = [(event.time_range.start, event.time_range.end) for event in kernels]
+    parts: dict[str, float] = defaultdict(float)
+    for event, us in zip(kernels, own_times(spans), strict=True):
+        parts[_part(event.name)] += us / 1e3
+    return Taken(ms, dict(sorted(parts.items(), key=lambda one: -one[1])), len(kernels))
+
+
+def own_times(spans: Sequence[tuple[float, float]]) -> list[float]:
+    """Of each span how long it went on when all that ended before it had ended: together no more
+    than all took. Kernels start while others run, and some wait for these."""
+    times, reached = [0.0] * len(spans), -math.inf
+    for place in sorted(range(len(spans)), key=lambda one: spans[one][1]):
+        start, end = spans[place]
+        times[place], reached = end - max(start, reached), max(reached, end)
+    return times
 
 
 def _static_step(worker: Worker, case: Case) -> Callable[[], Any]:

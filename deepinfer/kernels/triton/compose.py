@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from deepinfer.config.words import ActQuant
 from deepinfer.kernels.kernelset import KernelSet
-from deepinfer.kernels.triton import cache_rows, dense, engram, experts, linear, route
+from deepinfer.kernels.triton import cache_rows, dense, engram, experts, linear, pick, route
 from deepinfer.kernels.triton.backend import TritonKernels
 
 
@@ -29,5 +29,6 @@ def triton_kernels(
         "swiglu": linear.swiglu,
         "engram_rows": engram.engram_rows,
         "engram_gate": engram.engram_gate,
+        "pick": pick.pick,
     }
     return TritonKernels(**{**plain, **overrides}, act_quant=act_quant, is_invariant=is_invariant)
