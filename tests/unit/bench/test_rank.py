@@ -1,4 +1,4 @@
-"""Which part of a step a kernel took: where kernels run beside each other, time is nobody's twice."""
+"""Which part of a step a kernel took: beside each other, no time is counted twice."""
 
 import pytest
 
