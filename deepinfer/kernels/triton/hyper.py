@@ -27,7 +27,7 @@ _COLUMNS = hyper_pieces.COLUMNS
 _FOLD = 4
 _ENOUGH_PROGRAMS = 264  # two for each multiprocessor
 _PLAIN = {"ROWS": _ROWS, "COLUMNS": _COLUMNS, "num_warps": 4, "num_stages": 3}
-# The most warps of a program; so many registers let two of these fit.
+# The most warps of a program; so many registers let three of these fit.
 _HOPPER_WARPS, _HOPPER_REGISTERS = 4, 168
 _FINISH_WARPS = 4
 _NORM_SPAN = 1024
