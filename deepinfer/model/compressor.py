@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from deepinfer.config.layers import LayerPlan
 from deepinfer.kernels.values import Rotary
-from deepinfer.model.basic import Linear, RMSNorm, Setup
+from deepinfer.model.basic import Joint, Linear, RMSNorm, Setup
 from deepinfer.model.batch import EntryRows, KVStore
 
 
@@ -20,13 +20,15 @@ class Compressor(nn.Module):
         self.wkv = Linear(setup, op, c.hidden_size, c.head_dim)
         if plan.ratio > 1:
             self.wgate = Linear(setup, op, c.hidden_size, c.head_dim)
+            self.from_input = Joint(setup, self.wkv, self.wgate)
         self.norm = RMSNorm(setup, c.head_dim)
 
     def forward(self, u: Tensor, rows: EntryRows, store: KVStore) -> Tensor:
         """u [T, D] -> latents of the entries completed now, [E, C], not rotated or quantised."""
-        values = self.wkv(u)
-        if self.plan.ratio > 1:
-            values, scores = store.pending(self.plan.layer_id, values, self.wgate(u))
+        if self.plan.ratio == 1:
+            values = self.wkv(u)
+        else:
+            values, scores = store.pending(self.plan.layer_id, *self.from_input(u))
             values = self.kernels.pool_members(values, scores, rows.members)
         return self.norm(values.to(self.dtype))
 
