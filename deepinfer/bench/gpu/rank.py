@@ -41,7 +41,7 @@ _PARTS = {
     "selection": ("sieve", "choose", "numbers", "best_of_blocks", "_best"),
     "hyper-connections": ("tile", "finish", "norm_rows"),
     "products of cuBLAS": ("gemm", "nvjet", "cutlass", "gemv", "splitK", "cublas"),
-    "norms and cache rows": ("_norm_kernel", "_encode_kernel", "pool"),
+    "norms and cache rows": ("_norm_kernel", "_encode_kernel", "_latents", "pool"),
 }
 _PRODUCTS = ("products of cuBLAS", "products of few rows")
 

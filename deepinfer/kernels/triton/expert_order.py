@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.triton import chain
+
 # Pairs that one program sorts, each against each: as few as there are, since their square costs.
 _CHUNKS = 32, 64, 128
 _ONE_WARP = 64  # most pairs, and bins, that a warp does alone, since it waits for no other then
@@ -22,6 +24,7 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int, first: int = 0) -> tupl
     and the place after its last. n is the most that any routing can make of this many pairs.
     """
     pairs = ids.numel()
+    how = chain.launch(ids.device)
     chunk = next((size for size in _CHUNKS if pairs <= size), _CHUNKS[-1])
     chunks = triton.cdiv(pairs, chunk)
     bins = triton.next_power_of_2(num_experts + 1)
@@ -32,11 +35,11 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int, first: int = 0) -> tupl
     counts = order  # not read if there is one chunk
     if chunks > 1:
         counts = torch.empty(chunks, bins, dtype=torch.int32, device=ids.device)
-        _count[(chunks,)](ids, counts, pairs, first, num_experts, BINS=bins, CHUNK=chunk)
+        _count[(chunks,)](ids, counts, pairs, first, num_experts, BINS=bins, CHUNK=chunk, **how)
     shape = {"BINS": bins, "CHUNK": chunk, "ROWS": rows, "IS_ONE": chunks == 1}
     common = ids, counts, order, tiles, pairs, first, num_experts, chunks
     num_warps = 1 if max(chunk, bins) <= _ONE_WARP else 4
-    _place[(chunks,)](*common, **shape, num_warps=num_warps)
+    _place[(chunks,)](*common, **shape, **how, num_warps=num_warps)
     return order, tiles
 
 
@@ -51,7 +54,11 @@ def _experts_of(ids, at, pairs, first_expert, num_experts):
 
 # Numbers that change with the step: a kernel of its own for multiples of 16 would be built late.
 @triton.jit(do_not_specialize=["pairs"])
-def _count(ids, counts, pairs, first_expert, num_experts, BINS: tl.constexpr, CHUNK: tl.constexpr):
+def _count(
+    ids, counts, pairs, first_expert, num_experts,
+    BINS: tl.constexpr, CHUNK: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    chain.start(CHAINED)
     chunk = tl.program_id(0)
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     expert = _experts_of(ids, at, pairs, first_expert, num_experts)
@@ -72,7 +79,9 @@ def _place(
     CHUNK: tl.constexpr,
     ROWS: tl.constexpr,
     IS_ONE: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    chain.start(CHAINED)
     chunk = tl.program_id(0)
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     expert = _experts_of(ids, at, pairs, first_expert, num_experts)

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.device import is_hopper
 from deepinfer.kernels.triton.expert_weights import DEPTH, REST, unpack_tile
 
@@ -82,6 +83,7 @@ def grouped_product(
         NATIVE=not triton.knobs.runtime.interpret,
         WAITS=is_hopper(x.device),
         REST=REST,
+        **chain.launch(x.device),
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
         maxnreg=tiling.max_registers,
@@ -123,8 +125,9 @@ def _product(
     topk, limit, num_inputs, num_outputs, num_stored, num_parts,
     NUM_BLOCKS: tl.constexpr, IS_DOWN: tl.constexpr, IS_FP8: tl.constexpr, IS_EVEN: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, NATIVE: tl.constexpr, WAITS: tl.constexpr,
-    REST: tl.constexpr,
+    REST: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    chain.start(CHAINED)
     tile, part = tl.program_id(0) // num_parts, tl.program_id(0) % num_parts
     if tile >= tl.load(tiles):
         return
@@ -133,8 +136,7 @@ def _product(
     at = tl.load(entry + 1) + tl.arange(0, ROWS)
     inside = at < tl.load(entry + 2)
     source = at if IS_DOWN else tl.load(order + at, mask=inside, other=0) // topk
-    channel = part * CHANNELS + tl.arange(0, CHANNELS)
-    column = tl.arange(0, 128)
+    channel, column = part * CHANNELS + tl.arange(0, CHANNELS), tl.arange(0, 128)
     x_at = x + source.to(tl.int64)[:, None] * num_inputs + column[None, :]
     first = expert * NUM_BLOCKS * num_stored
     word_at = words + first * 16 + channel[:, None] * 16 + tl.arange(0, 16)[None, :]

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepinfer.config.words import ActQuant
+from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.expert_order import sort_pairs
 from deepinfer.kernels.triton.expert_product import (
     choose_tiling,
@@ -61,7 +62,11 @@ def experts(
     grid = num_rows, triton.cdiv(packed.hidden, _SUM_BLOCK)
     shape = {"TOPK": topk, "BLOCK": _SUM_BLOCK, "NATIVE": not triton.knobs.runtime.interpret}
     added = None if shared is None else shared().contiguous()
-    _sum[grid](outputs, ids, added, out, first, num_experts, packed.hidden, **shape)
+    _sum[grid](
+        *(outputs, ids, added, out, first, num_experts, packed.hidden),
+        **shape,
+        **chain.launch(x.device),
+    )
     return out
 
 
@@ -94,7 +99,9 @@ def _sum(
     TOPK: tl.constexpr,
     BLOCK: tl.constexpr,
     NATIVE: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    chain.start(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)

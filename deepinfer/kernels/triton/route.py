@@ -16,6 +16,7 @@ _WARPS = 1
 # multiprocessor. Each asks for all that it reads at once, with a buffer for each of its steps.
 _OUTPUTS, _INPUTS, _STEPS = 16, 1024, 4
 _PRODUCT_WARPS = 4  # share the inputs: another number gives other bits
+_FETCH = tl.constexpr("prefetch.global.L2 [$1]; mov.u32 $0, 0;")
 
 
 def logit_parts(x: Tensor, weight: Tensor) -> Tensor:
@@ -44,6 +45,7 @@ def logit_parts(x: Tensor, weight: Tensor) -> Tensor:
             ROWS=8 if num_rows <= 8 else FEW_ROWS,
             IS_EVEN=num_inputs % _INPUTS == 0,
             DOT=dot_dtype(x),
+            **chain.launch(x.device),
             num_warps=_PRODUCT_WARPS,
             num_stages=_STEPS + 1,
         )
@@ -85,12 +87,20 @@ def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor
 def product_part(
     x, x_row, weight, parts, num_rows, num_outputs, num_inputs,
     STEPS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, WARPS: tl.constexpr,
-    ROWS: tl.constexpr, IS_EVEN: tl.constexpr, DOT: tl.constexpr,
+    ROWS: tl.constexpr, IS_EVEN: tl.constexpr, DOT: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """OUTPUTS outputs for all rows, over WARPS times DEPTH inputs. A warp has a product of its own
     (one of a batch, to Triton), so that few outputs leave none without work.
     """
     part = tl.program_id(1)
+    if CHAINED and IS_EVEN:
+        # Lines of the weight that are on their way to the L2 cache while x is not there yet.
+        SIZE: tl.constexpr = STEPS * WARPS * DEPTH
+        near = tl.minimum(tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), num_outputs - 1)
+        line = part * SIZE + tl.arange(0, SIZE // 64) * 64
+        at = weight + near[:, None] * num_inputs + line[None, :]
+        tl.inline_asm_elementwise(_FETCH, "=r,l", [at], tl.int32, is_pure=False, pack=1)
+    chain.start(CHAINED)
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     row = tl.arange(0, ROWS)
     inputs = tl.arange(0, WARPS)[:, None, None] * DEPTH + tl.arange(0, DEPTH)[None, None, :]

@@ -21,10 +21,15 @@ CHAINED = [
     ("attend_kernels", "combine_kernel"),
     ("cache_rows", "_encode_kernel"),
     ("cache_rows", "_norm_kernel"),
+    ("expert_order", "_count"),
+    ("expert_order", "_place"),
+    ("expert_product", "_product"),
+    ("experts", "_sum"),
     ("gemv_kernels", "product"),
     ("latents", "_latents_kernel"),
     ("linear_kernels", "swiglu"),
     ("route", "_route"),
+    ("route", "product_part"),
 ]
 
 
