@@ -105,12 +105,12 @@ def run(network: Network, case: Case) -> Taken:
 
 
 def own_times(spans: Sequence[tuple[float, float]]) -> list[float]:
-    """Of each span how long it went on when all that ended before it had ended: together no more
-    than all took. Kernels start while others run, and some wait for these."""
+    """Of each span how long it went on when all that started before it had ended: together as long
+    as anything ran. Kernels start while others run, and some wait for these."""
     times, reached = [0.0] * len(spans), -math.inf
-    for place in sorted(range(len(spans)), key=lambda one: spans[one][1]):
+    for place in sorted(range(len(spans)), key=lambda one: spans[one]):
         start, end = spans[place]
-        times[place], reached = end - max(start, reached), max(reached, end)
+        times[place], reached = max(0.0, end - max(start, reached)), max(reached, end)
     return times
 
 

@@ -15,7 +15,8 @@ from deepinfer.bench.gpu.rank import own_times
         ([(0, 2), (4, 5)], [2, 1]),  # nothing ran between
         ([(0, 4), (1, 6)], [4, 2]),  # started early, and waited
         ([(1, 6), (0, 4)], [2, 4]),  # as they come
-        ([(0, 6), (1, 3)], [3, 2]),  # beside a longer one
+        ([(0, 6), (1, 3)], [6, 0]),  # beside a longer one
+        ([(1, 3), (0, 6), (5, 8)], [0, 6, 2]),
     ],
 )
 def test_own_times(spans: list[tuple[float, float]], times: list[float]) -> None:
