@@ -5,6 +5,7 @@ results that stay where they are: both are padded to a size, and results are goo
 replay. Knows no model.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch import Tensor
 # A graph of a step holds the arguments of a few thousand kernels: some MB of memory each.
 _MOST_KEPT = 200
 _EXACT_BITS = 4
+_LOG = logging.getLogger("deepinfer")
 
 T = TypeVar("T")
 Recorder = Callable[[Callable[[], T]], Callable[[], T]]
@@ -83,7 +85,15 @@ class Recordings(Generic[T]):
         if is_new:
             return function(kept.inputs.tensors)
         if kept.replay is None:
-            kept.replay = self._record(partial(function, kept.inputs.tensors))
+            again = partial(function, kept.inputs.tensors)
+            try:
+                kept.replay = self._record(again)
+            except RuntimeError as error:
+                # No memory for another graph, for one. A device that is lost fails below.
+                _LOG.warning(
+                    "steps of %s run op by op, a graph cannot be recorded: %s", size, error
+                )
+                kept.replay = again
         return kept.replay()
 
 

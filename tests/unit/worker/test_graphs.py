@@ -65,3 +65,20 @@ def test_no_more_than_some_are_kept(monkeypatch) -> None:
     for size in (1, 2, 1, 3, 1, 2):  # 2 is the one that was not used for longest, twice
         recordings.run(size, lambda size=size: zeros(size), [torch.ones(1)], lambda ts: ts[0])
     assert len(recorded) == 1
+
+
+def test_what_cannot_be_recorded(caplog) -> None:
+    """No memory is left for another graph: requests fail that op by op would have been served, or a
+    recording is tried in every step, or nobody hears of it."""
+    asked = []
+
+    def record(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        asked.append(function)
+        raise torch.OutOfMemoryError("no room")
+
+    recordings = Recordings(record)
+    for number in (1, 2, 3):
+        found = recordings.run(3, lambda: zeros(3), [torch.tensor([number])], lambda ts: ts[0] * 2)
+        assert found.tolist() == [2 * number, -2, -2]
+    assert len(asked) == 1
+    assert "op by op" in caplog.text and "no room" in caplog.text
