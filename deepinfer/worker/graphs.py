@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Generic, TypeVar
 
 import torch
@@ -85,14 +86,13 @@ class Recordings(Generic[T]):
         if is_new:
             return function(kept.inputs.tensors)
         if kept.replay is None:
-            again = partial(function, kept.inputs.tensors)
+            again, start = partial(function, kept.inputs.tensors), perf_counter()
             try:
                 kept.replay = self._record(again)
+                _LOG.info("%s: a graph, recorded in %.2f s", size, perf_counter() - start)
             except RuntimeError as error:
                 # No memory for another graph, for one. A device that is lost fails below.
-                _LOG.warning(
-                    "steps of %s run op by op, a graph cannot be recorded: %s", size, error
-                )
+                _LOG.warning("%s: op by op, a graph cannot be recorded: %s", size, error)
                 kept.replay = again
         return kept.replay()
 
