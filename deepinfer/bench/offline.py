@@ -139,6 +139,7 @@ class RowCounter(Worker):
             worker.device,
             worker.drafter,
             is_compact=worker.is_compact,
+            record=worker.record,
         )
         self._input_len = input_len
         # Prompt rows and others of each step, in the order in which they were launched. Their news

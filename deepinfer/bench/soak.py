@@ -18,7 +18,7 @@ from time import perf_counter
 import torch
 
 from deepinfer.bench.offline import random_prompts
-from deepinfer.config.engine import EngineArgs
+from deepinfer.config.engine import engine_args
 from deepinfer.engine.engine import Engine
 from deepinfer.engine.loading import load_model
 from deepinfer.sampling_params import SamplingParams
@@ -114,8 +114,8 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(__doc__ or "")
         return 2
     model, device, size, seconds = arguments
-    args = EngineArgs(device=device, max_num_seqs=int(size), max_model_len=1024)  # type: ignore[arg-type]
-    loaded = load_model(model, args)
+    options = {"device": device, "max_num_seqs": int(size), "max_model_len": 1024}
+    loaded = load_model(model, engine_args(options))
     prompts = random_prompts(loaded.config, _SHARED, _SHARED_LEN, 0)
     windows = []
     for window in soak(loaded.engine, prompts, int(size), float(seconds)):

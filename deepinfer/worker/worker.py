@@ -64,6 +64,7 @@ class Worker:
         record: of decode steps (`record_graph`); None runs them op by op.
         """
         self.is_compact = is_compact
+        self.record = record
         self._recorded = None if record is None else RecordedSteps(network, pools, record)
         self.network, self.pools, self.device = network, pools, device
         self.drafter = drafter

@@ -96,20 +96,21 @@ def test_c15_ids_lie_in_the_vocabulary(
     vocab_size = small.source.config.vocab_size
     blind: list[bool] = []
 
-    def batch(inner: Any, *given: Any) -> Any:
-        made = inner(*given)
+    def ready(inner: Any, plan: Any) -> Any:
+        found = inner(plan)
+        made = found.batch
         assert len(made.token_ids) <= num_rows
         assert ((made.token_ids >= 0) & (made.token_ids < vocab_size)).all()
         behind = made.positions[:, None] - torch.arange(made.lookback.shape[1])
         assert ((made.lookback >= 0) == (behind >= 0)).all()
         assert (made.lookback < vocab_size).all()
-        return made
+        return found
 
     def launch(inner: Any, plan: Any) -> Any:
         blind.append(bool((plan.follows >= 0).any()))
         return inner(plan)
 
-    around(engine.worker, "_batch", batch)
+    around(engine.worker, "ready", ready)
     around(engine.worker, "launch", launch)
     assert run_watched(engine, small.tokenizer, jobs, poison_after_calls) == expected
     assert sum(blind) > len(blind) / 2
