@@ -27,7 +27,7 @@ Gain = tuple[Tensor, float]
 
 class Target(NamedTuple):
     """Where new rows go: a store [*, C] without gaps, and the place in it of each of T rows, int64
-    [T], no two alike."""
+    [T], no two alike but where nobody reads."""
 
     store: Tensor
     rows: Tensor
