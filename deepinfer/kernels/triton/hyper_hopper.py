@@ -1,7 +1,7 @@
 """The first kernel of `hyper` for bfloat16, in Gluon: what `hyper_tile` computes, by warps that do
 not wait for each other within a chunk.
 
-A warp has eight rows, and a thread needs the coefficients of one: so few registers that sixteen
+A warp has eight rows, and a thread needs the coefficients of one: so few registers that twelve
 warps fit. Streams and weights come through shared memory, a chunk ahead. Triton by itself
 multiplies by four warps at a time, with a barrier, a fence and a wait for each of twelve products.
 """
