@@ -15,16 +15,17 @@ pytest.importorskip("triton")
 ROOT = Path(__file__).parents[2]
 # Those that serve whole models are nothing for an interpreter.
 SERVING = {"test_engine", "test_faults", "test_golden", "test_laws"}
+# Half a minute each and more: the network is the kernels that others test, together.
+LONG = {"test_attend", "test_network", "test_pick", "test_select"}
 FILES = [
-    file
+    pytest.param(file, marks=[] if file.stem in LONG else pytest.mark.sample, id=file.stem)
     for file in sorted((Path(__file__).parent / "triton").glob("test_*.py"))
     if file.stem not in SERVING
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.sample
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES)
 def test_interpreted(file: Path) -> None:
     """A kernel computes something else than the reference: seen on a GPU only, which CI has not."""
     done = subprocess.run(

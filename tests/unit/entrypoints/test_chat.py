@@ -96,8 +96,16 @@ def test_control_tokens_in_a_message_are_text(llm: LLM) -> None:
 NAMED = {"type": "function", "function": {"name": "weather"}}
 
 
-@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize(
+    ("choice", "thinking"),
+    [
+        pytest.param("required", True, id="required, thinking"),
+        pytest.param(NAMED, False, id="named"),
+        # The other two: half a minute each, and nothing that these do not meet.
+        pytest.param("required", False, id="required", marks=pytest.mark.slow),
+        pytest.param(NAMED, True, id="named, thinking", marks=pytest.mark.slow),
+    ],
+)
 def test_j14_forced_calls(choice: Any, thinking: bool, llm: LLM) -> None:
     """J14, I05: a forced call after thoughts crashes, or is no call, or breaks its schema."""
     params = SamplingParams(n=4, seed=1, max_tokens=300, max_thinking_tokens=6)
