@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from deepinfer.kernels.triton import hyper_finish, hyper_pieces
+from deepinfer.kernels.triton import chain, hyper_finish, hyper_pieces
 from deepinfer.kernels.triton.device import is_hopper
 from deepinfer.kernels.triton.hyper_finish import finish, norm_rows
 from deepinfer.kernels.triton.hyper_tile import tile
@@ -83,6 +83,7 @@ def hyper_enter(
         INNER=_FOLD // fold,
         ITERS=mix.num_iters,
         R=rows,
+        NATIVE=streams.is_cuda,
     )
     return entered
 
@@ -116,12 +117,10 @@ def _fresh(like: Tensor) -> Tensor:
 
 
 def _finish_options(u: Tensor) -> dict[str, int]:
-    """What both second kernels take. On a GPU they may start before the first has ended, for which
-    they wait by themselves."""
+    """What both second kernels take."""
     size = u.shape[1]
     span = min(_NORM_SPAN, int(triton.next_power_of_2(size)))
-    overlap = {"launch_pdl": True} if u.is_cuda else {}
-    return {"D": size, "SPAN": span, "NATIVE": u.is_cuda, "num_warps": _FINISH_WARPS, **overlap}
+    return {"D": size, "SPAN": span, "num_warps": _FINISH_WARPS, **chain.launch(u.device)}
 
 
 def _fold(num_rows: int, size: int) -> int:

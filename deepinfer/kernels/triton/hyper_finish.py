@@ -1,19 +1,20 @@
 """The second kernel of `hyper`: sums of parts, coefficients, norms. `hyper` says why.
 
-On a GPU its programs start while the first kernel ends (NATIVE), read weights, and then wait for
-all of it. The interpreter has one after the other.
+Its programs may start while the first kernel ends (`chain`): they read weights, and then wait for
+all of it.
 """
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+
+from deepinfer.kernels.triton import chain
 
 ROWS = 4  # whose coefficients one program makes
 
 
 @triton.jit
 def _norm_row(
-    row, collapsed, weight, u, eps, D: tl.constexpr, SPAN: tl.constexpr, NATIVE: tl.constexpr
+    row, collapsed, weight, u, eps, D: tl.constexpr, SPAN: tl.constexpr, CHAINED: tl.constexpr
 ):
     """u[row] = rms_norm(collapsed[row]), SPAN columns at a time."""
     offset = row.to(tl.int64) * D
@@ -22,8 +23,7 @@ def _norm_row(
     for start in tl.static_range(0, D, SPAN):
         columns = start + tl.arange(0, SPAN)
         gains += (tl.load(weight + columns, mask=columns < D, other=0.0).to(tl.float32),)
-    if NATIVE:
-        gdc_wait()
+    chain.wait(CHAINED)
     for start in tl.static_range(0, D, SPAN):
         columns = start + tl.arange(0, SPAN)
         x = tl.load(collapsed + offset + columns, mask=columns < D, other=0.0).to(tl.float32)
@@ -37,9 +37,11 @@ def _norm_row(
 
 
 @triton.jit
-def norm_rows(collapsed, weight, u, eps, D: tl.constexpr, SPAN: tl.constexpr, NATIVE: tl.constexpr):
+def norm_rows(
+    collapsed, weight, u, eps, D: tl.constexpr, SPAN: tl.constexpr, CHAINED: tl.constexpr
+):
     """rms_norm of a row."""
-    _norm_row(tl.program_id(0), collapsed, weight, u, eps, D, SPAN, NATIVE)
+    _norm_row(tl.program_id(0), collapsed, weight, u, eps, D, SPAN, CHAINED)
 
 
 @triton.jit
@@ -142,7 +144,7 @@ def _coefficients(
     first, partials, scale, base, pre, post, comb, norm_eps, eps, num_rows,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     COUNT: tl.constexpr, INNER: tl.constexpr, ITERS: tl.constexpr,
-    R: tl.constexpr, NATIVE: tl.constexpr,
+    R: tl.constexpr, NATIVE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """pre, post and comb of R rows from `first` on. A number of each row is a vector: a thread has
     all of a row's, and the iterations wait for nobody."""
@@ -154,8 +156,7 @@ def _coefficients(
         offsets += (tl.load(base + k),)
     # The compiler would read these, which come from far, only when the sums are there.
     tl.debug_barrier()
-    if NATIVE:
-        gdc_wait()
+    chain.wait(CHAINED)
     place = tl.arange(0, R * N)
     inside = place < (num_rows - first) * N
     total = _sum(partials + first.to(tl.int64) * N, num_rows * N, place, inside, COUNT, INNER)
@@ -181,7 +182,7 @@ def finish(
     collapsed, weight, u, partials, scale, base, pre, post, comb, norm_eps, eps, num_rows,
     D: tl.constexpr, SPAN: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     COUNT: tl.constexpr, INNER: tl.constexpr, ITERS: tl.constexpr,
-    R: tl.constexpr, NATIVE: tl.constexpr,
+    R: tl.constexpr, NATIVE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program for the coefficients of R rows, then R for their norms: so that those that wait
     run beside those that move bytes."""
@@ -190,7 +191,7 @@ def finish(
     if part == 0:
         _coefficients(
             block * R, partials, scale, base, pre, post, comb, norm_eps, eps, num_rows,
-            D, M, N, COUNT, INNER, ITERS, R, NATIVE,
+            D, M, N, COUNT, INNER, ITERS, R, NATIVE, CHAINED,
         )  # fmt: skip
     elif row < num_rows:
-        _norm_row(row, collapsed, weight, u, norm_eps, D, SPAN, NATIVE)
+        _norm_row(row, collapsed, weight, u, norm_eps, D, SPAN, CHAINED)

@@ -9,8 +9,8 @@ multiplies by four warps at a time, with a barrier, a fence and a wait for each 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
-from triton.language.extra.cuda import gdc_launch_dependents
 
+from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.hyper_pieces import COLUMNS, GROUP, TILE_ROWS
 from deepinfer.kernels.triton.hyper_product import (
     combined,
@@ -148,7 +148,7 @@ def tile_hopper(
     it. Rows that are not there are read as the last one.
     """
     # The second kernel's programs may come as soon as there is room: they wait for this one's end.
-    gdc_launch_dependents()
+    chain.release(True)
     ROWS: gl.constexpr = 8 * gl.num_warps()
     GROUPS: gl.constexpr = M * (M + 2) // _GROUP if MIX else 0
     TILES: gl.constexpr = (3 * GROUPS + 1) // 2
