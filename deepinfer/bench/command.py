@@ -134,8 +134,7 @@ def rank(
 ) -> int:
     """A step of one rank of the released model. sweep: one of `SWEEPS` instead. Raises ConfigError
     for sizes that cannot be, and without a GPU."""
-    config = released_config()
-    _check_ranks(num_ranks)
+    config = _config_of_ranks(num_ranks)
     if sweep is not None:
         one_of("--sweep", sweep, list(SWEEPS))
     else:
@@ -152,8 +151,7 @@ def rank(
 
 def gap(num_ranks: int, batch: int, num_rows: int, args: EngineArgs, *, show: Show) -> int:
     """How long a GPU waits for the engine. Raises ConfigError as `rank` does."""
-    config = released_config()
-    _check_ranks(num_ranks)
+    config = _config_of_ranks(num_ranks)
     whole("--batch", batch, 1, 1024)
     whole("--rows", num_rows, 1, 1 + config.dspark_block_size)
     _need_kernels(args)
@@ -163,9 +161,11 @@ def gap(num_ranks: int, batch: int, num_rows: int, args: EngineArgs, *, show: Sh
     return 0
 
 
-def _check_ranks(num_ranks: int) -> None:
+def _config_of_ranks(num_ranks: int) -> ModelConfig:
+    """The released model's, whose experts so many ranks must be able to share."""
     config = released_config()
     share("--ranks", f"0/{num_ranks}", gcd(config.n_routed_experts, config.dspark_n_routed_experts))
+    return config
 
 
 def _need_kernels(args: EngineArgs) -> None:

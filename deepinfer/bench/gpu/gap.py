@@ -4,15 +4,15 @@ The engine decodes on one rank of the released model (`rank`), requests all at o
 time is the wall's; how long the device was busy is what torch's profiler saw of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from deepinfer.bench.gpu.rank import released_network
+from deepinfer.bench.gpu.timing import idle_share, kernels_of
 from deepinfer.bench.offline import random_prompts
 from deepinfer.config.engine import EngineArgs, resolve
 from deepinfer.engine.drafting import Drafting
@@ -86,29 +86,13 @@ def measure(network: Any, batch: int, num_drafts: int, *, is_ahead: bool, is_eag
         start = perf_counter()
         _steps(engine, _TIMED)
         wall_s = perf_counter() - start
-        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
-            _steps(engine, _PROFILED)
-            torch.cuda.synchronize()
+        kernels = kernels_of(lambda: _steps(engine, _PROFILED))
     finally:
         engine.close()
-    spans = [
-        (event.time_range.start, event.time_range.end)
-        for event in seen.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA
-    ]
+    spans = [span for _, span in kernels]
     return Gap(1e3 * wall_s / _TIMED, idle_share(spans), len(spans) // _PROFILED)
 
 
 def _steps(engine: Engine, count: int) -> None:
     for _ in range(count):
         engine.step()
-
-
-def idle_share(spans: Sequence[tuple[float, float]]) -> float:
-    """Of the time from the first start to the last end, what no span covers."""
-    busy, reached = 0.0, min(start for start, _ in spans)
-    first = reached
-    for start, end in sorted(spans):
-        busy += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return 1 - busy / (reached - first)

@@ -6,9 +6,8 @@ choose: so every row's choices are replaced by local experts, evenly. The exchan
 module and Engram's tables (rows are made up) are not part of it.
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -16,10 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
-from deepinfer.bench.gpu.timing import replay_ms
+from deepinfer.bench.gpu.timing import kernels_of, own_times, replay_ms
 from deepinfer.bench.steps import Case, make_worker, step_plan
 from deepinfer.config.released import released_config
 from deepinfer.kernels.backends import load_kernels
@@ -93,25 +90,11 @@ def run(network: Network, case: Case) -> Taken:
     with torch.cuda.graph(graph):
         step()
     ms = replay_ms(graph)
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
-        graph.replay()
-        torch.cuda.synchronize()
-    kernels = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
-    spans = [(event.time_range.start, event.time_range.end) for event in kernels]
+    kernels = kernels_of(graph.replay)
     parts: dict[str, float] = defaultdict(float)
-    for event, us in zip(kernels, own_times(spans), strict=True):
-        parts[_part(event.name)] += us / 1e3
+    for (name, _), us in zip(kernels, own_times([span for _, span in kernels]), strict=True):
+        parts[_part(name)] += us / 1e3
     return Taken(ms, dict(sorted(parts.items(), key=lambda one: -one[1])), len(kernels))
-
-
-def own_times(spans: Sequence[tuple[float, float]]) -> list[float]:
-    """Of each span how long it went on when all that started before it had ended: together as long
-    as anything ran. Kernels start while others run, and some wait for these."""
-    times, reached = [0.0] * len(spans), -math.inf
-    for place in sorted(range(len(spans)), key=lambda one: spans[one]):
-        start, end = spans[place]
-        times[place], reached = max(0.0, end - max(start, reached)), max(reached, end)
-    return times
 
 
 def _static_step(worker: Worker, case: Case) -> Callable[[], Any]:
