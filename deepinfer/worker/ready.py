@@ -25,7 +25,7 @@ class Ready:
     rest: Rest | None
 
 
-def make_batch(token_ids: Tensor, lookback: Tensor, index: StepIndex) -> Batch:
+def batch_of(token_ids: Tensor, lookback: Tensor, index: StepIndex) -> Batch:
     """The rows of a step: token_ids int64 [T], lookback int64 [T, n] as `Batch` has it."""
     return Batch(
         token_ids=token_ids,
@@ -48,7 +48,7 @@ def make_batch(token_ids: Tensor, lookback: Tensor, index: StepIndex) -> Batch:
     )
 
 
-def make_store(network: Network, pools: Pools, index: StepIndex) -> PagedStore:
+def store_of(network: Network, pools: Pools, index: StepIndex) -> PagedStore:
     """Where these rows leave and find what is kept."""
     store_index = StoreIndex(
         history=index.history,

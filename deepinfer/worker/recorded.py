@@ -15,7 +15,7 @@ from deepinfer.model.network import Hidden, Network
 from deepinfer.worker.graphs import Inputs, Recorder, Recordings, padded
 from deepinfer.worker.inputs import FOLDED_ROWS
 from deepinfer.worker.pools import Pools
-from deepinfer.worker.ready import Ready, make_batch, make_store
+from deepinfer.worker.ready import Ready, batch_of, store_of
 from deepinfer.worker.step_index import EntryIndex, StepIndex
 
 # More rows keep a device so long that launching them one by one does not show.
@@ -74,8 +74,8 @@ class RecordedSteps:
 
         def run(tensors: Sequence[Tensor]) -> Hidden:
             still = _filled(step, size, tensors)
-            batch = make_batch(still.token_ids, still.lookback, still.index)
-            return self._network.run(batch, make_store(self._network, self._pools, still.index))
+            batch = batch_of(still.token_ids, still.lookback, still.index)
+            return self._network.run(batch, store_of(self._network, self._pools, still.index))
 
         moved = _moved(step, size.rows)
         values = [one for one, _, _ in _parts(moved, self._pools, size)]

@@ -27,7 +27,7 @@ from deepinfer.worker.graphs import Recorder
 from deepinfer.worker.inputs import index_step
 from deepinfer.worker.keep import keep_rows
 from deepinfer.worker.pools import Pools
-from deepinfer.worker.ready import Ready, make_batch, make_store
+from deepinfer.worker.ready import Ready, batch_of, store_of
 from deepinfer.worker.recorded import RecordedSteps
 from deepinfer.worker.step_index import StepIndex
 
@@ -95,8 +95,8 @@ class Worker:
         index = self._index(plan, starts)
         lookback = self._lookback(token_ids, index)
         batch, store = (
-            make_batch(token_ids, lookback, index),
-            make_store(self.network, self.pools, index),
+            batch_of(token_ids, lookback, index),
+            store_of(self.network, self.pools, index),
         )
         kept = keep_rows(plan, starts) if self.is_compact else None
         rest = None
@@ -104,8 +104,8 @@ class Worker:
             plan, rows = kept.plan, self._tensor(kept.rows)
             if len(rows):
                 index = self._index(plan, kept.starts)
-                rest_batch = make_batch(token_ids[rows], lookback[rows], index)
-                rest = Rest(rows, rest_batch, make_store(self.network, self.pools, index))
+                rest_batch = batch_of(token_ids[rows], lookback[rows], index)
+                rest = Rest(rows, rest_batch, store_of(self.network, self.pools, index))
             else:
                 rest = Rest(rows, batch, store)  # they stop before any layer reads these
         return Ready(plan, index, batch, store, rest)
