@@ -10,8 +10,11 @@ import pytest
 from deepinfer.config.model import ModelConfig
 from deepinfer.model.network import Network
 from deepinfer.oracle.model import Oracle
+from deepinfer.outputs import RequestOutput
 from deepinfer.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from tests.laws.engines import Alone, run_jobs
 from tests.laws.networks import Source, open_source
+from tests.laws.test_engine import REPERTOIRE, engine_of
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +33,17 @@ def tiny_networks(tiny: Source) -> dict[str, Network]:
 def tokenizer(tiny_dir: Path, tiny_config: ModelConfig) -> Tokenizer:
     """Its tokenizer."""
     return load_tokenizer(tiny_dir, tiny_config)
+
+
+@pytest.fixture(scope="session")
+def alone(tiny_networks: dict[str, Network], tokenizer: Tokenizer) -> Alone:
+    """Step after step, without drafts."""
+
+    @cache
+    def run(mode: str, number: int) -> RequestOutput:
+        return run_jobs(engine_of(tiny_networks, mode), tokenizer, [REPERTOIRE[number]])[0]
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,8 @@ from deepinfer.worker.graphs import Recorder
 from deepinfer.worker.pools import Pools, make_pools
 from deepinfer.worker.worker import Worker
 
+# What a request of `test_engine`'s repertoire gives by itself: mode and number of the request.
+Alone = Callable[[str, int], RequestOutput]
 # Rows of sequences in one step: (number of the sequence, how many rows).
 Step = list[tuple[int, int]]
 

@@ -7,7 +7,6 @@ Delays on either side change who waits for whom.
 import random
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -16,26 +15,13 @@ from hypothesis import strategies as st
 
 from deepinfer.engine.engine import Engine
 from deepinfer.model.network import Network
-from deepinfer.outputs import RequestOutput
 from deepinfer.tokenizer.tokenizer import Tokenizer
 from tests.laws.drafters import DRAFTERS, with_drafter
-from tests.laws.engines import Drafts, Job, run_jobs
-from tests.laws.test_engine import MODES, REPERTOIRE, check_company, companies, engine_of
+from tests.laws.engines import Alone, Drafts, Job, run_jobs
+from tests.laws.test_engine import MODES, check_company, companies, engine_of
 
-Alone = Callable[[str, int], RequestOutput]
 # Longer than a step of the toy's, so that either side is sure to be behind.
 _DELAYS_S = (0.0, 0.0, 0.001, 0.02)
-
-
-@pytest.fixture(scope="module")
-def alone(tiny_networks: dict[str, Network], tokenizer: Tokenizer) -> Alone:
-    """What a request of the repertoire gives by itself, step after step, without drafts."""
-
-    @cache
-    def run(mode: str, number: int) -> RequestOutput:
-        return run_jobs(engine_of(tiny_networks, mode), tokenizer, [REPERTOIRE[number]])[0]
-
-    return run
 
 
 def with_delays(engine: Engine, rng: random.Random) -> Engine:

@@ -6,8 +6,6 @@ throws a coin.
 """
 
 import random
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -15,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepinfer.model.network import Network
-from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.tokenizer.tokenizer import Tokenizer
 from tests.laws.drafters import DRAFTERS, drafting, with_drafter
-from tests.laws.engines import Drafts, Job, make_engine, poison_free, run_jobs, run_watched
+from tests.laws.engines import Alone, Drafts, Job, make_engine, poison_free, run_jobs, run_watched
 from tests.laws.test_engine import (
     MODES,
     REPERTOIRE,
@@ -29,23 +26,10 @@ from tests.laws.test_engine import (
     some_ids,
 )
 
-Alone = Callable[[str, int], RequestOutput]
-
 
 @pytest.fixture(scope="module")
 def network(tiny_networks: dict[str, Network]) -> Network:
     return tiny_networks["fp32"]
-
-
-@pytest.fixture(scope="module")
-def alone(tiny_networks: dict[str, Network], tokenizer: Tokenizer) -> Alone:
-    """What a request of the repertoire gives by itself, without drafts."""
-
-    @cache
-    def run(mode: str, number: int) -> RequestOutput:
-        return run_jobs(engine_of(tiny_networks, mode), tokenizer, [REPERTOIRE[number]])[0]
-
-    return run
 
 
 # ---- everything at once --------------------------------------------------------------------------

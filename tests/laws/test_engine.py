@@ -7,9 +7,7 @@ is poisoned between all steps.
 """
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
@@ -23,6 +21,7 @@ from deepinfer.outputs import RequestOutput
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.tokenizer.tokenizer import Tokenizer
 from tests.laws.engines import (
+    Alone,
     Job,
     assert_empty,
     make_engine,
@@ -81,19 +80,6 @@ def engine_of(networks: dict[str, Network], mode: str, **sizes: Any) -> Engine:
 
 
 REPERTOIRE = make_repertoire()
-Alone = Callable[[str, int], RequestOutput]
-
-
-@pytest.fixture(scope="module")
-def alone(tiny_networks: dict[str, Network], tokenizer: Tokenizer) -> Alone:
-    """What a request of the repertoire gives by itself in an engine that has room."""
-
-    @cache
-    def run(mode: str, number: int) -> RequestOutput:
-        engine = engine_of(tiny_networks, mode)
-        return run_jobs(engine, tokenizer, [REPERTOIRE[number]])[0]
-
-    return run
 
 
 def test_repertoire(alone: Alone) -> None:

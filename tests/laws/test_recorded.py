@@ -5,7 +5,6 @@ leaves the result where the first one was: what a graph does to whoever holds it
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeVar
 
 import pytest
@@ -13,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepinfer.model.network import Network
-from deepinfer.outputs import RequestOutput
 from deepinfer.tokenizer.tokenizer import Tokenizer
 from deepinfer.worker.recorded import RecordedSteps, step_size
 from tests.laws.drafters import DRAFTERS, with_drafter
-from tests.laws.engines import Drafts, Job, run_jobs
+from tests.laws.engines import Alone, Drafts, Job, run_jobs
 from tests.laws.test_engine import MODES, REPERTOIRE, check_company, companies, engine_of
 
-Alone = Callable[[str, int], RequestOutput]
 T = TypeVar("T")
 
 
@@ -38,17 +35,6 @@ def rerun(function: Callable[[], T]) -> Callable[[], T]:
         return kept[0]
 
     return replay
-
-
-@pytest.fixture(scope="module")
-def alone(tiny_networks: dict[str, Network], tokenizer: Tokenizer) -> Alone:
-    """What a request of the repertoire gives by itself, op by op, without drafts."""
-
-    @cache
-    def run(mode: str, number: int) -> RequestOutput:
-        return run_jobs(engine_of(tiny_networks, mode), tokenizer, [REPERTOIRE[number]])[0]
-
-    return run
 
 
 @pytest.mark.parametrize("mode", MODES)
