@@ -6,7 +6,7 @@ nobody wants leave nothing behind.
 
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 from deepinfer.cache.layout import SLACK_ROWS
 from deepinfer.model.draft import Draft, DraftStore, draft_batch
 from deepinfer.model.network import Network
-from deepinfer.sampling.arrays import on_device
+from deepinfer.sampling.arrays import on_device, together
 from deepinfer.sampling.drafts import Proposed, draft_tokens, rejection_rows
 from deepinfer.step import DraftPlan, Int64, SamplePlan, StepPlan
 from deepinfer.worker.follow import Sampled
@@ -73,20 +73,21 @@ class Drafter:
         sequences = np.searchsorted(ends, at, side="right")
         numbers = at - (ends - plan.num_rows)[sequences]
         places = np.array([self._places[slot] for slot in plan.slot_ids[sequences].tolist()])
-        return Proposed(rows, self._logprobs[self._tensor(places), self._tensor(numbers)])
+        at_place, at_number = together((places, numbers), self._device)
+        return Proposed(rows, self._logprobs[at_place, at_number])
 
     def propose(self, sampled: Sampled, plan: DraftPlan) -> tuple[Tensor, Tensor]:
         """n drafts after the last token of each of A sequences: int64 [A, n], and their confidences
         float32 [A, n]."""
         network, size = self.network, plan.num_drafts
-        rows = sampled.first_rows[plan.sequences]
-        sequences = self._tensor(plan.sequences)
+        rows, slots = sampled.first_rows[plan.sequences], sampled.slots(plan.sequences)
+        sequences, positions, of_slots = together(
+            (plan.sequences, sampled.sample_plan.positions[rows], slots), self._device
+        )
         # Where the last token of each stands: only the device knows how many drafts were accepted.
-        anchors = self._tensor(sampled.sample_plan.positions[rows])
-        anchors = anchors + sampled.num_accepted[sequences]
-        slots = sampled.slots(plan.sequences)
+        anchors = positions + sampled.num_accepted[sequences]
         golden_ids = sampled.last_ids[sequences]
-        hidden = self._hidden(golden_ids, anchors, self._main_rows(slots, anchors), size)
+        hidden = self._hidden(golden_ids, anchors, self._main_rows(of_slots, anchors), size)
         kept: list[Proposed] = []
 
         def pick(logits: Tensor, i: int) -> Tensor:
@@ -99,13 +100,13 @@ class Drafter:
         self._keep(slots[kept[0].rows], kept)
         return proposal.token_ids, self._confidence(proposal.confidence)
 
-    def _main_rows(self, slots: Int64, anchors: Tensor) -> Tensor:
+    def _main_rows(self, slots: Tensor, anchors: Tensor) -> Tensor:
         """Rows of the flat rings with the last main tokens before each anchor: int64 [A, W]."""
         window = self.network.setup.config.sliding_window
         behind = torch.arange(-window, 0, device=anchors.device)
         before = (anchors[:, None] + behind).clamp_min(0)  # others are not seen
         ring = window + SLACK_ROWS
-        return self._tensor(slots)[:, None] * ring + before % ring
+        return slots[:, None] * ring + before % ring
 
     def _hidden(self, golden_ids: Tensor, anchors: Tensor, main: Tensor, size: int) -> Tensor:
         """Draft blocks of `size` rows through the module: [A, size, D], good until the next call.
@@ -144,9 +145,13 @@ class Drafter:
         self._logprobs = torch.stack([one.logprobs for one in kept], 1) if self._places else None
 
     def _confidence(self, raw: Tensor) -> Tensor:
-        temperatures = on_device(np.array(self.temperatures), raw.device, torch.float32)
-        scaled = raw / temperatures[: raw.shape[1]]
+        scaled = raw / self._temperatures[: raw.shape[1]]
         return scaled.clamp(-_MOST_LOGIT, _MOST_LOGIT).sigmoid()
 
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return on_device(array, self.pools.token_ids.device, torch.int64)
+    @cached_property
+    def _temperatures(self) -> Tensor:
+        return on_device(np.array(self.temperatures), self._device, torch.float32)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.pools.token_ids.device

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepinfer.sampling.arrays import on_device
+from deepinfer.sampling.arrays import together
 from deepinfer.step import Int64, SamplePlan, StepPlan
 
 
@@ -24,12 +24,6 @@ class Starts:
     exact: Tensor
     least: Int64
     most: Int64
-
-
-def known_starts(plan: StepPlan, device: str = "cpu") -> Starts:
-    """Those of a plan that follows nothing."""
-    least = plan.num_computed.astype(np.int64)
-    return Starts(on_device(least, device), least, least)
 
 
 @dataclass(frozen=True)
@@ -72,14 +66,16 @@ def take_sample(plan: StepPlan, sample_plan: SamplePlan, token_ids: Tensor) -> S
     ends = np.flatnonzero(drafts < 0) + 1 if drafts.size else np.arange(1, num_rows + 1)
     num_drafts = np.diff(ends, prepend=0) - 1
     first_rows = ends - 1 - num_drafts
-    first = on_device(first_rows, token_ids.device)
-    num_accepted = torch.zeros_like(first)
     most = int(num_drafts.max(initial=0))
-    if most:
-        places = np.minimum(first_rows[:, None] + np.arange(most), num_rows - 1)
-        wanted = np.where(np.arange(most) < num_drafts[:, None], drafts[places], -1)
-        equal = token_ids[on_device(places, first.device)] == on_device(wanted, first.device)
-        num_accepted = equal.to(torch.int64).cumprod(-1).sum(-1)
+    if not most:
+        # Each row is a sequence's first.
+        none, last_ids = torch.zeros_like(token_ids), token_ids
+        return Sampled(plan, sample_plan, token_ids, first_rows, num_drafts, none, last_ids)
+    at = np.minimum(first_rows[:, None] + np.arange(most), num_rows - 1)
+    drafted = np.where(np.arange(most) < num_drafts[:, None], drafts[at], -1)
+    first, places, wanted = together((first_rows, at, drafted), token_ids.device)
+    equal = token_ids[places] == wanted
+    num_accepted = equal.to(torch.int64).cumprod(-1).sum(-1)
     last_ids = token_ids[first + num_accepted]
     return Sampled(plan, sample_plan, token_ids, first_rows, num_drafts, num_accepted, last_ids)
 
@@ -88,26 +84,33 @@ def follow(
     plan: StepPlan, sampled: Sampled | None, proposed: Proposed | None, device: str
 ) -> tuple[Starts, Tensor]:
     """Where the plan's sequences start, and its tokens int64 [T], with what it left open put in."""
-    token_ids = on_device(plan.token_ids, device, torch.int64)
+    least = plan.num_computed.astype(np.int64)
     places = np.flatnonzero(plan.follows >= 0)
     if not places.size:
-        return known_starts(plan, device), token_ids
+        exact, token_ids = together((least, plan.token_ids), device)
+        return Starts(exact, least, least), token_ids
     assert sampled is not None
-    sequences = plan.follows[places]
+    followed = plan.follows[places]
     first_rows = (np.cumsum(plan.num_rows, dtype=np.int64) - plan.num_rows)[places]
-    at, of_step = on_device(places, device), on_device(sequences, device, torch.int64)
-    least = plan.num_computed.astype(np.int64)
     most = least.copy()
-    most[places] += sampled.num_drafts[sequences]
-    starts = on_device(least, device).index_add_(0, at, sampled.num_accepted[of_step])
-    token_ids.index_copy_(0, on_device(first_rows, device), sampled.last_ids[of_step])
+    most[places] += sampled.num_drafts[followed]
     num_drafts = plan.num_rows[places].astype(np.int64) - 1
-    if num_drafts.any():
+    which = np.repeat(np.arange(len(places)), num_drafts)
+    number = np.arange(len(which)) - np.repeat(np.cumsum(num_drafts) - num_drafts, num_drafts)
+    draft_rows = first_rows[which] + 1 + number
+    if which.size:
         assert proposed is not None
-        which = np.repeat(np.arange(len(places)), num_drafts)
-        number = np.arange(len(which)) - np.repeat(np.cumsum(num_drafts) - num_drafts, num_drafts)
-        rows = proposed.rows[sequences[which]]
-        assert (rows >= 0).all(), "a sequence verifies drafts that were never made"
-        drafts = proposed.token_ids[on_device(rows, device), on_device(number, device)]
-        token_ids.index_copy_(0, on_device(first_rows[which] + 1 + number, device), drafts)
-    return Starts(starts, least, most), token_ids
+        drafts_of = proposed.rows[followed[which]]
+        assert (drafts_of >= 0).all(), "a sequence verifies drafts that were never made"
+    else:
+        drafts_of = which
+    exact, token_ids, at, of_step, first, *of_drafts = together(
+        (least, plan.token_ids, places, followed, first_rows, draft_rows, drafts_of, number), device
+    )
+    exact.index_add_(0, at, sampled.num_accepted[of_step])
+    token_ids.index_copy_(0, first, sampled.last_ids[of_step])
+    if which.size:
+        assert proposed is not None
+        rows, row_of, number_of = of_drafts
+        token_ids.index_copy_(0, rows, proposed.token_ids[row_of, number_of])
+    return Starts(exact, least, most), token_ids

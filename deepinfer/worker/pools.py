@@ -4,6 +4,7 @@ Blocks hold entries and index keys of the source layers; slots hold windows, wha
 pending, and the last token ids. Who owns which is the host's business.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from deepinfer.config.layers import plan_layers
 from deepinfer.config.model import ModelConfig
 from deepinfer.config.words import Storage
 from deepinfer.kernels.values import Target
+from deepinfer.worker.step_index import StepIndex
 
 
 @dataclass(frozen=True)
@@ -85,27 +87,12 @@ def make_pools(
     )
 
 
-@dataclass(frozen=True)
-class StoreIndex:
-    """Where this step's rows go, and where what came before them lies (see `StepIndex`).
-
-    entry_write: int64 [E] of each source layer's ratio, by layer id.
-    """
-
-    history: Tensor | None
-    window_rows: Tensor
-    window_write: Tensor
-    slack_rows: Tensor
-    slack_write: Tensor
-    slack_read: Tensor
-    entry_write: dict[int, Tensor]
-
-
 class PagedStore:
     """`KVStore` over the pools, for the rows of one step. Every layer must ask once, in order."""
 
-    def __init__(self, pools: Pools, index: StoreIndex) -> None:
-        self._pools, self._index = pools, index
+    def __init__(self, pools: Pools, index: StepIndex, ratios: Mapping[int, int]) -> None:
+        """ratios: of the layers that make entries, by layer id."""
+        self._pools, self._index, self._ratios = pools, index, ratios
 
     def target(self, layer_id: int) -> Target | None:
         """The layer's ring if the new rows fit in beside all they see."""
@@ -134,7 +121,7 @@ class PagedStore:
 
     def entries(self, layer_id: int, entries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's blocks, with the new entries written."""
-        write = self._index.entry_write[layer_id]
+        write = self._index.entries[self._ratios[layer_id]].write
         entry_pool = self._pools.entries[layer_id].flatten(0, 1)
         key_pool = self._pools.keys[layer_id].flatten(0, 1)
         entry_pool.index_copy_(0, write, entries.to(entry_pool.dtype))

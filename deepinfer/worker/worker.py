@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from deepinfer.cache.layout import SLACK_ROWS
-from deepinfer.model.batch import Rest
 from deepinfer.model.network import Hidden, Network
 from deepinfer.sampling.arrays import fetch, on_device
 from deepinfer.sampling.logprobs import Scored, join_scores, score
@@ -24,12 +23,11 @@ from deepinfer.step import DraftPlan, Drafts, Int32, Int64, SamplePlan, Scores, 
 from deepinfer.worker.drafter import Drafter
 from deepinfer.worker.follow import Proposed, Sampled, Starts, follow, take_sample
 from deepinfer.worker.graphs import Recorder
-from deepinfer.worker.inputs import index_step
-from deepinfer.worker.keep import keep_rows
+from deepinfer.worker.keep import Kept, keep_rows
 from deepinfer.worker.pools import Pools
-from deepinfer.worker.ready import Ready, batch_of, store_of
+from deepinfer.worker.ready import Ready, ready_rest, ready_rows
 from deepinfer.worker.recorded import RecordedSteps
-from deepinfer.worker.step_index import StepIndex
+from deepinfer.worker.step_numbers import StepNumbers, on_device_numbers, step_numbers
 
 # Prompt rows whose logits are looked at together: [rows, vocabulary] float32 is the largest tensor
 # of a step.
@@ -65,7 +63,9 @@ class Worker:
         """
         self.is_compact = is_compact
         self.record = record
-        self._recorded = None if record is None else RecordedSteps(network, pools, record)
+        self._recorded = None
+        if record is not None:
+            self._recorded = RecordedSteps(network, pools, drafter, record)
         self.network, self.pools, self.device = network, pools, device
         self.drafter = drafter
         self._launched: _Launched | None = None
@@ -77,38 +77,46 @@ class Worker:
     def launch(self, plan: StepPlan) -> None:
         """Run the plan's rows through all layers; their keys and values are stored."""
         assert self._launched is None  # its tokens were never drawn
-        ready = self.ready(plan)
-        hidden = None if self._recorded is None else self._recorded.run(ready)
+        starts, token_ids = self._follow(plan)
+        kept = keep_rows(plan, starts) if self.is_compact else None
+        hidden = None
+        if kept is None and self._recorded is not None:
+            hidden = self._recorded.run(plan, starts, token_ids)
         if hidden is None:
+            ready = self._ready(plan, starts, token_ids, kept)
             hidden = self.network.run(ready.batch, ready.store, ready.rest)
-        index = ready.index
-        if self.drafter is not None and len(hidden.features):
-            at = index.window_rows
-            self.drafter.keep_windows(hidden.features[at], index.positions[at], index.window_write)
-        self._launched = _Launched(ready.plan, hidden)
+            index = ready.index
+            if self.drafter is not None and len(hidden.features):
+                at = index.window_rows
+                self.drafter.keep_windows(
+                    hidden.features[at], index.positions[at], index.window_write
+                )
+        self._launched = _Launched(plan if kept is None else kept.plan, hidden)
 
     @torch.inference_mode()
-    def ready(self, plan: StepPlan) -> Ready:
-        """Where a plan's rows find and leave what is theirs. It follows the step before."""
-        self._tell_slots(plan)
-        starts, token_ids = follow(plan, self._sampled, self._proposed, self.device)
-        index = self._index(plan, starts)
-        lookback = self._lookback(token_ids, index)
-        batch, store = (
-            batch_of(token_ids, lookback, index),
-            store_of(self.network, self.pools, index),
-        )
+    def ready(self, plan: StepPlan) -> tuple[StepPlan, Ready]:
+        """Where a plan's rows find and leave what is theirs; and the plan of those that run through
+        all layers. It follows the step before."""
+        starts, token_ids = self._follow(plan)
         kept = keep_rows(plan, starts) if self.is_compact else None
-        rest = None
-        if kept is not None:
-            plan, rows = kept.plan, self._tensor(kept.rows)
-            if len(rows):
-                index = self._index(plan, kept.starts)
-                rest_batch = batch_of(token_ids[rows], lookback[rows], index)
-                rest = Rest(rows, rest_batch, store_of(self.network, self.pools, index))
-            else:
-                rest = Rest(rows, batch, store)  # they stop before any layer reads these
-        return Ready(plan, index, batch, store, rest)
+        return plan if kept is None else kept.plan, self._ready(plan, starts, token_ids, kept)
+
+    def _follow(self, plan: StepPlan) -> tuple[Starts, Tensor]:
+        self._tell_slots(plan)
+        return follow(plan, self._sampled, self._proposed, self.device)
+
+    def _ready(self, plan: StepPlan, starts: Starts, token_ids: Tensor, kept: Kept | None) -> Ready:
+        ready = ready_rows(
+            self.network, self.pools, self._numbers(plan, starts), starts.exact, token_ids
+        )
+        if kept is None:
+            return ready
+        numbers, rows = self._numbers(kept.plan, kept.starts), self._tensor(kept.rows)
+        return ready_rest(self.network, self.pools, ready, rows, numbers, kept.starts.exact)
+
+    def _numbers(self, plan: StepPlan, starts: Starts) -> StepNumbers[Tensor]:
+        numbers = step_numbers(self.network.setup.config, plan, starts)
+        return on_device_numbers(numbers, self.device)
 
     def lose_step(self) -> None:
         """Forget launched and sampled steps: no later plan follows one of them."""
@@ -170,18 +178,6 @@ class Worker:
             )
         ]
         return join_scores(parts)
-
-    def _index(self, plan: StepPlan, starts: Starts) -> StepIndex:
-        config = self.network.setup.config
-        return index_step(config, plan, starts, spare_block=self.pools.spare_block)
-
-    def _lookback(self, token_ids: Tensor, index: StepIndex) -> Tensor:
-        """`Batch.lookback` of all rows; the slots keep the last of their tokens."""
-        kept_ids = self.pools.token_ids.flatten()
-        kept = torch.cat((token_ids, kept_ids.to(token_ids.dtype)))
-        lookback = kept[index.lookback.clamp_min(0)].masked_fill(index.lookback < 0, -1)
-        kept_ids.index_copy_(0, index.slack_write, token_ids[index.slack_rows].to(kept_ids.dtype))
-        return lookback
 
     def _tell_slots(self, plan: StepPlan) -> None:
         """Put tokens that no row of theirs ran into slots."""

@@ -104,8 +104,8 @@ def _static_step(worker: Worker, case: Case) -> Callable[[], Any]:
     if is_prompt(case):
         kept_from = np.full(case.batch, case.context + case.num_rows - KEPT_ROWS, np.int32)
         plan = replace(plan, decoder_starts=kept_from)
-    ready = worker.ready(plan)
-    sampled = on_device(ready.plan.sample_rows, worker.device, torch.int64)
+    kept_plan, ready = worker.ready(plan)
+    sampled = on_device(kept_plan.sample_rows, worker.device, torch.int64)
 
     def step() -> Tensor:
         with torch.inference_mode():

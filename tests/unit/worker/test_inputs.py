@@ -19,7 +19,18 @@ from deepinfer.cache.layout import BLOCK_TOKENS, SLACK_ROWS, blocks_for
 from deepinfer.config.model import ModelConfig
 from deepinfer.kernels.reference.index import entry_table
 from deepinfer.step import StepPlan
-from deepinfer.worker.inputs import Starts, StepIndex, index_step
+from deepinfer.worker.follow import Starts
+from deepinfer.worker.inputs import index_step
+from deepinfer.worker.recorded import step_size
+from deepinfer.worker.step_index import StepIndex
+from deepinfer.worker.step_numbers import (
+    FOLDED_ROWS,
+    StepNumbers,
+    StepSize,
+    on_device_numbers,
+    pad_numbers,
+    step_numbers,
+)
 
 Tag = tuple[int, int]  # sequence, position
 NUM_SLOTS, NUM_BLOCKS = 5, 20
@@ -47,6 +58,23 @@ def plan_of(
         score_rows=none,
         score_ids=none,
     )
+
+
+def index_of(
+    config: Any, plan: StepPlan, starts: Starts | None = None, spare_block: int = 0
+) -> StepIndex:
+    """Of a plan that follows nothing, or of one that starts elsewhere."""
+    numbers, exact = numbers_of(config, plan, starts)
+    return index_step(config, on_device_numbers(numbers, "cpu"), exact, spare_block)
+
+
+def numbers_of(
+    config: Any, plan: StepPlan, starts: Starts | None
+) -> tuple[StepNumbers[Any], Tensor]:
+    if starts is None:
+        least = plan.num_computed.astype(np.int64)
+        starts = Starts(torch.from_numpy(least), least, least)
+    return step_numbers(config, plan, starts), starts.exact
 
 
 def config_of(window: int, ngram_size: int = 4) -> Any:
@@ -90,7 +118,9 @@ class Memory:
             [(s.slot, s.done, count, s.blocks) for s, count in zip(sequences, counts, strict=True)],
             [s.decoder_start for s in sequences],
         )
-        index = index_step(config_of(self.window), plan, self._starts(sequences), NUM_BLOCKS)
+        starts = self._starts(sequences)
+        index = index_of(config_of(self.window), plan, starts, NUM_BLOCKS)
+        check_padding(config_of(self.window), plan, starts, index)
         pairs = list(zip(sequences, counts, strict=True))
         tags = [(s.name, s.done + place) for s, count in pairs for place in range(count)]
         assert index.positions.tolist() == [position for _, position in tags]
@@ -179,6 +209,47 @@ class Memory:
         assert (table >= 0).all()
 
 
+def check_padding(config: Any, plan: StepPlan, starts: Starts | None, index: StepIndex) -> None:
+    """A padded decode step: its own rows are where they were, the others are nobody's."""
+    numbers, exact = numbers_of(config, plan, starts)
+    size = step_size(numbers)
+    assert (size is None) == (max(plan.num_rows) > FOLDED_ROWS)
+    if size is None:
+        return
+    num_rows, count = len(index.positions), len(plan.slot_ids)
+    size = StepSize(size.rows + 3, size.sequences + 2, size.each, size.blocks)
+    still = pad_numbers(numbers, size, NUM_SLOTS)
+    exact = torch.nn.functional.pad(exact, (0, size.sequences - count))
+    wide = index_step(config, on_device_numbers(still, "cpu"), exact, NUM_BLOCKS)
+    ring = config.sliding_window + SLACK_ROWS
+    for name, spare in (
+        ("positions", {0}),
+        ("window_index", {-1}),
+        ("decoder_window_index", {-1}),
+        ("window_write", set(range(NUM_SLOTS * ring, (NUM_SLOTS + 1) * ring))),
+        ("slack_write", set(range(NUM_SLOTS * SLACK_ROWS, (NUM_SLOTS + 1) * SLACK_ROWS))),
+    ):
+        found = getattr(wide, name)
+        assert torch.equal(found[:num_rows], getattr(index, name))
+        assert set(found[num_rows:].flatten().tolist()) <= spare
+    assert torch.equal(wide.slack_read[:count], index.slack_read)
+    behind = index.lookback + (size.rows - num_rows) * (index.lookback >= num_rows)
+    assert torch.equal(wide.lookback[:num_rows], behind)
+    assert set(wide.lookback[num_rows:].flatten().tolist()) == {-1}
+    (group,), (old_group,) = wide.groups, index.groups
+    assert torch.equal(group[:count, : old_group.shape[1]], old_group)
+    assert (group >= 0).sum() == num_rows
+    for ratio, old in index.entries.items():
+        new, num_entries = wide.entries[ratio], len(old.write)
+        behind = old.members + (size.rows - num_rows) * (old.members >= num_rows)
+        assert torch.equal(new.members[:num_entries], behind)
+        assert torch.equal(new.positions[:num_entries], old.positions)
+        assert torch.equal(new.write[:num_entries], old.write)
+        assert set(new.write[num_entries:].tolist()) <= {NUM_BLOCKS * old.per_block}
+        assert torch.equal(new.num_visible[:num_rows], old.num_visible)
+        assert set(new.num_visible[num_rows:].tolist()) == {0}
+
+
 def sequences_that_come(rng: random.Random, num: int) -> Iterator[Sequence]:
     for name in range(num):
         length = rng.choice([1, 2, 5, 30, 127, 128, 129, 300])
@@ -228,7 +299,7 @@ def test_every_row_reads_its_own(window: int, seed: int, is_doubtful: bool) -> N
 )
 def test_groups(counts: list[int], expected: list[list[list[int]]]) -> None:
     """A08: a row is scored twice, never, or with another sequence's keys."""
-    index = index_step(config_of(8), plan_of([(i, 0, n, [i] * 3) for i, n in enumerate(counts)]))
+    index = index_of(config_of(8), plan_of([(i, 0, n, [i] * 3) for i, n in enumerate(counts)]))
     assert [group.tolist() for group in index.groups] == expected
 
 
@@ -237,7 +308,7 @@ def test_a_single_row_pays_for_no_history(tiny_config: ModelConfig) -> None:
     slack = SLACK_ROWS + 1
     for counts, copies in (([1, 1], False), ([slack, 1], False), ([slack + 1, 1], True)):
         plan = plan_of([(i, 40, n, [i]) for i, n in enumerate(counts)])
-        index = index_step(tiny_config, plan)
+        index = index_of(tiny_config, plan)
         assert (index.history is not None) == copies
         if not copies:
             assert listed(index.window_rows) == [*range(sum(counts))]
@@ -247,7 +318,7 @@ def test_a_single_row_pays_for_no_history(tiny_config: ModelConfig) -> None:
 def test_what_hides_nothing_costs_nothing() -> None:
     """Each generated token pays for a second window index, with replay off or long prompts."""
     for done, start, costs in ((40, 0, False), (0, 0, False), (40, 33, False), (40, 34, True)):
-        index = index_step(config_of(8), plan_of([(0, done, 1, [0]), (1, 90, 1, [1])], [start, 0]))
+        index = index_of(config_of(8), plan_of([(0, done, 1, [0]), (1, 90, 1, [1])], [start, 0]))
         assert (index.decoder_window_index is not index.window_index) == costs
 
 
@@ -256,5 +327,5 @@ def test_widths_are_whole_blocks(tiny_config: ModelConfig) -> None:
     another order."""
     for done, width in ((0, 128), (127, 128), (128, 256)):
         plan = plan_of([(0, done, 1, [3, 4, 5])])
-        rows = index_step(tiny_config, plan).entries[1]
+        rows = index_of(tiny_config, plan).entries[1]
         assert rows.blocks.shape[1] * rows.per_block == width

@@ -1,5 +1,8 @@
 """The memory of sequences: sizes as the layout says, and what a store reads and writes."""
 
+from dataclasses import fields
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +15,8 @@ from deepinfer.cache.layout import (
 )
 from deepinfer.config.model import ModelConfig
 from deepinfer.config.words import Storage
-from deepinfer.worker.pools import PagedStore, Pools, StoreIndex, make_pools
+from deepinfer.worker.pools import PagedStore, Pools, make_pools
+from deepinfer.worker.step_index import EntryIndex, StepIndex
 
 NONE = torch.empty(0, dtype=torch.int64)
 
@@ -55,16 +59,14 @@ def test_which_layers_have_what(tiny_config: ModelConfig) -> None:
     assert all(pool.dtype == torch.float32 for pool in pools.pending.values())
 
 
-def store_index(**given: Tensor | None) -> StoreIndex:
-    fields = {
-        "history": None,
-        "window_rows": NONE,
-        "window_write": NONE,
-        "slack_rows": NONE,
-        "slack_write": NONE,
-        "slack_read": NONE,
-    }
-    return StoreIndex(**{**fields, **given}, entry_write={})  # type: ignore[arg-type]
+def index_of(**given: Any) -> StepIndex:
+    """Nothing but what is given."""
+    nothing = {one.name: NONE for one in fields(StepIndex)}
+    return StepIndex(**{**nothing, "history": None, "entries": {}, **given})
+
+
+def store_of(pools: Pools, **given: Any) -> PagedStore:
+    return PagedStore(pools, index_of(**given), {2: 2, 4: 2})
 
 
 def ids(*numbers: int) -> Tensor:
@@ -74,7 +76,7 @@ def ids(*numbers: int) -> Tensor:
 def test_a_short_step_reads_the_ring(tiny_config: ModelConfig) -> None:
     """A row is not found where the step has just written it."""
     pools = make_pools(tiny_config, 1, 2)
-    store = PagedStore(pools, store_index(window_rows=ids(0, 1), window_write=ids(25, 24)))
+    store = store_of(pools, window_rows=ids(0, 1), window_write=ids(25, 24))
     into = store.target(3)
     assert into is not None
     assert into.rows.tolist() == [25, 24]
@@ -89,8 +91,7 @@ def test_a_long_step_reads_before_it_writes(tiny_config: ModelConfig) -> None:
     pools = make_pools(tiny_config, 1, 1)
     pools.window[0][0] = 7
     rows = torch.full((3, tiny_config.head_dim), 9.0)
-    index = store_index(history=ids(1, 0), window_rows=ids(1, 2), window_write=ids(0, 1))
-    store = PagedStore(pools, index)
+    store = store_of(pools, history=ids(1, 0), window_rows=ids(1, 2), window_write=ids(0, 1))
     assert store.target(0) is None
     found = store.window(0, rows)
     assert found[:, 0].tolist() == [7, 7, 9, 9, 9]
@@ -103,8 +104,8 @@ def test_pending_reads_before_it_writes(tiny_config: ModelConfig) -> None:
     pools = make_pools(tiny_config, 1, 2)
     pools.pending[2][1, 0, 0], pools.pending[2][1, 0, 1] = 5, 6
     values = torch.full((2, tiny_config.head_dim), 1.5)
-    index = store_index(slack_rows=ids(0, 1), slack_write=ids(8, 9), slack_read=ids(8))
-    all_values, all_scores = PagedStore(pools, index).pending(2, values, values + 1)
+    store = store_of(pools, slack_rows=ids(0, 1), slack_write=ids(8, 9), slack_read=ids(8))
+    all_values, all_scores = store.pending(2, values, values + 1)
     assert all_values[:, 0].tolist() == [1.5, 1.5, 5]
     assert all_scores[:, 0].tolist() == [2.5, 2.5, 6]
     assert pools.pending[2][1, :3, :, 0].tolist() == [[1.5, 2.5], [1.5, 2.5], [0, 0]]
@@ -113,10 +114,10 @@ def test_pending_reads_before_it_writes(tiny_config: ModelConfig) -> None:
 def test_entries_go_to_their_blocks(tiny_config: ModelConfig) -> None:
     """An entry is written beside its key, or into another layer's pool."""
     pools = make_pools(tiny_config, 3, 1)
-    index = StoreIndex(None, NONE, NONE, NONE, NONE, NONE, entry_write={4: ids(130, 3)})
+    new = EntryIndex(NONE, NONE, ids(130, 3), NONE, 64, NONE)
     entries = torch.tensor([[1.0], [2.0]]).expand(2, tiny_config.head_dim)
     keys = torch.tensor([[3.0], [4.0]]).expand(2, tiny_config.index_head_dim)
-    entry_store, key_store = PagedStore(pools, index).entries(4, entries, keys)
+    entry_store, key_store = store_of(pools, entries={2: new}).entries(4, entries, keys)
     assert entry_store[[130, 3], 0].tolist() == [1, 2]
     assert key_store[[130, 3], 0].tolist() == [3, 4]
     assert pools.entries[4][2, 2, 0] == 1  # 64 entries a block at ratio 2
