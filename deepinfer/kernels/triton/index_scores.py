@@ -26,14 +26,23 @@ _AT_ONCE = {1: 4, 2: 3, 4: 2}  # programs on one of them, as the registers allow
 _START = 3  # what a program costs beside its tiles, in tiles: mostly, rounding its queries
 
 
+def serves(query: Tensor) -> bool:
+    """Whether query [T, Hi, Ci] is of heads that these kernels are made for.
+
+    What one step of the tensor core adds must be of one row.
+    """
+    _, heads, channels = query.shape
+    return channels == 128 and heads >= 16 and heads & (heads - 1) == 0
+
+
 def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) -> Tensor:
     """Score of every entry for every row: bf16 [T, N], -inf where the row does not see the entry.
 
-    query bf16 [T, Hi, 128], already on the MXFP4 grid, Hi a power of two, 16 at least: what one
-    step of the tensor core adds must be of one row; weights bf16 [T, Hi]; keys uint8 [*, 68]: 64
-    bytes of e2m1, even channel in the low nibble, then the UE8M0 scales of 32 channels each. A
-    score is the sum over heads of weight * relu(query . key); the scale 2**-127 counts as 0, and
-    code 255, or a size beyond float32, makes NaN.
+    query bf16 [T, Hi, 128], already on the MXFP4 grid, Hi a power of two, 16 at least (others:
+    `index_scores_small`); weights bf16 [T, Hi]; keys uint8 [*, 68]: 64 bytes of e2m1, even channel
+    in the low nibble, then the UE8M0 scales of 32 channels each. A score is the sum over heads of
+    weight * relu(query . key); the scale 2**-127 counts as 0, and code 255, or a size beyond
+    float32, makes NaN.
 
     Operands are exact where the scales of a key, and of a head's query, lie within 2**15 of the
     largest; a smaller one of a key counts as no more than 2**-16 of it. The tensor core cuts what
@@ -120,7 +129,7 @@ def index_scores_of(
 
 def _check(query: Tensor, weights: Tensor, keys: Tensor, *others: Tensor) -> None:
     assert query.dtype == weights.dtype == torch.bfloat16 and keys.dtype == torch.uint8
-    assert query.shape[1] >= 16 and query.shape[2] == 128 and keys.shape[1] == 68
+    assert serves(query) and keys.shape[1] == 68
     assert all(tensor.is_contiguous() for tensor in (query, weights, keys, *others))
 
 
