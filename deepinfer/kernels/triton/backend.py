@@ -202,7 +202,9 @@ class TritonKernels(KernelSet):
         bfloat16, to which they are rounded anyway, and given back to nobody."""
         asked = topk, rule, candidates
         return selection.select(
-            query, weights, keys, view, *asked, makes_candidates=makes_candidates
+            *(query, weights, keys, view, *asked),
+            makes_candidates=makes_candidates,
+            is_invariant=self.is_invariant,
         )
 
     def attend_rotated(

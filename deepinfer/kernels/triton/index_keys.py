@@ -63,25 +63,7 @@ _MOST: tl.constexpr = tl.constexpr(
 def weighted(keys, key, operands, TILE: tl.constexpr, PACKED: tl.constexpr):
     """Scores float32 [TILE, 4] of the keys at rows `key` of the store, for `query_operands`."""
     queries, weight, size = operands
-    place = key[:, None] * BYTES
-    scale = tl.load(keys + (place + 64 + tl.arange(0, 4)[None, :]))
-    code = tl.arange(0, 64)
-    word, nibble = _place_of_word(code // 4), code % 4
-    if PACKED:
-        words = keys.to(tl.pointer_type(tl.int32))
-        scales = tl.load(words + (key[:, None] * WORDS + 16))
-        most, small, large, sign = _table(tl.broadcast_to(scales, (TILE, 4)), scale)
-        code = tl.load(keys + (place + (word + nibble)[None, :]))
-        small, large, sign = _each(small, TILE), _each(large, TILE), _each(sign, TILE)
-        first = _four_at_once(_UNPACK_FIRST, code, small, large, sign)
-        last = _four_at_once(_UNPACK_LAST, code, small, large, sign)
-    else:
-        scale = scale.to(tl.int32)
-        most = tl.broadcast_to(tl.max(scale, 1)[:, None], (TILE, 4))
-        power = _each(_power(130 - tl.minimum(most - scale, _BINADES)), TILE)
-        byte = keys + (place + (word + nibble // 2)[None, :])
-        first = -_value(tl.load(byte), nibble) * power
-        last = -_value(tl.load(byte + 2), nibble) * power
+    first, last, most = key_operand(keys, key, TILE, PACKED)
     match = tl.dot(_beside(first, last), queries, input_precision="ieee")
     if PACKED:
         match = tl.inline_asm_elementwise(
@@ -97,8 +79,36 @@ def weighted(keys, key, operands, TILE: tl.constexpr, PACKED: tl.constexpr):
     total = tl.dot(match, weight, input_precision="ieee")
     total, rest = tl.split(tl.reshape(total, (TILE, 4, 2)))
     # Code 255 makes an infinite factor, and that times 0 is NaN: a broken key must show.
-    factor = (most << 23).to(tl.float32, bitcast=True) * size[None, :]
+    factor = power_of_two(most) * size[None, :]
     return (total + rest * 2.0**-24) * factor + factor * 0.0
+
+
+@triton.jit
+def key_operand(keys, key, TILE: tl.constexpr, PACKED: tl.constexpr):
+    """Minus the keys at rows `key` of the store, without their largest scales, in order of the
+    operand: its first 64 channels and its last [TILE, 64], FP8 or, not PACKED, float32. And the
+    largest scales' codes, int32 [TILE, 4], four times each.
+    """
+    place = key[:, None] * BYTES
+    scale = tl.load(keys + (place + 64 + tl.arange(0, 4)[None, :]))
+    code = tl.arange(0, 64)
+    word, nibble = _place_of_word(code // 4), code % 4
+    if PACKED:
+        words = keys.to(tl.pointer_type(tl.int32))
+        scales = tl.load(words + (key[:, None] * WORDS + 16))
+        most, small, large, sign = _table(tl.broadcast_to(scales, (TILE, 4)), scale)
+        code = tl.load(keys + (place + (word + nibble)[None, :]))
+        small, large, sign = _each(small, TILE), _each(large, TILE), _each(sign, TILE)
+        first = _four_at_once(_UNPACK_FIRST, code, small, large, sign)
+        last = _four_at_once(_UNPACK_LAST, code, small, large, sign)
+    else:
+        scale = scale.to(tl.int32)
+        most = tl.broadcast_to(tl.max(scale, 1)[:, None], (TILE, 4))
+        power = _each(power_of_two(130 - tl.minimum(most - scale, _BINADES)), TILE)
+        byte = keys + (place + (word + nibble // 2)[None, :])
+        first = -_value(tl.load(byte), nibble) * power
+        last = -_value(tl.load(byte + 2), nibble) * power
+    return first, last, most
 
 
 @triton.jit
@@ -114,23 +124,10 @@ def query_operands(
     """
     head = tl.arange(0, WIDE)
     at = head_row * HEADS + head % HEADS
-    code = tl.arange(0, 64)
-    place = at[:, None] * 128 + (_place_of_word(code // 4) * 2 + code % 4)[None, :]
-    first = tl.load(query + place).to(tl.float32)
-    last = tl.load(query + place + 4).to(tl.float32)
-    exponent = tl.max(tl.maximum(_magnitude(first), _magnitude(last)), 1) >> 23
-    up = tl.minimum(tl.maximum(256 - exponent, 1), 253)
-    # A NaN is left to its weight: in the operand it would reach the other rows of the tile.
-    is_finite = (exponent < 255)[:, None]
-    first = tl.where(is_finite, first * -_power(up)[:, None], 0.0)
-    last = tl.where(is_finite, last * -_power(up)[:, None], 0.0)
-
-    weight = tl.load(weights + at).to(tl.float32) * _power(254 - up)
-    weight = tl.where(exponent < 255, weight, float("nan"))
+    first, last, weight = query_operand(query, weights, at)
     own = (head // HEADS)[:, None] == tl.arange(0, 4)[None, :]
-    exponent = tl.max(tl.where(own, _magnitude(weight)[:, None], 0), 0) >> 23
-    up = tl.minimum(tl.maximum(254 - exponent, 1), 253)
-    weight *= _power(tl.max(tl.where(own, up[None, :], 0), 1))
+    up, size = size_of_row(tl.max(tl.where(own, magnitude(weight)[:, None], 0), 0))
+    weight *= power_of_two(tl.max(tl.where(own, up[None, :], 0), 1))
     main = weight.to(tl.float16)
     rest = ((weight - main.to(tl.float32)) * 2.0**24).to(tl.float16)
     column = tl.arange(0, 8)[None, :]
@@ -140,7 +137,34 @@ def query_operands(
         first, last = first.to(tl.float8e5), last.to(tl.float8e5)
     else:
         parts = parts.to(tl.float32)
-    return tl.trans(_beside(first, last)), parts, _power(254 - up) * 0.125
+    return tl.trans(_beside(first, last)), parts, size
+
+
+@triton.jit
+def query_operand(query, weights, at):
+    """Minus the queries of the heads `at` int64 [n], divided by their powers of two, in order of
+    the operand: two halves float32 [n, 64]. And their weights times these powers.
+    """
+    code = tl.arange(0, 64)
+    place = at[:, None] * 128 + (_place_of_word(code // 4) * 2 + code % 4)[None, :]
+    first = tl.load(query + place).to(tl.float32)
+    last = tl.load(query + place + 4).to(tl.float32)
+    exponent = tl.max(tl.maximum(magnitude(first), magnitude(last)), 1) >> 23
+    up = tl.minimum(tl.maximum(256 - exponent, 1), 253)
+    # A NaN is left to its weight: in the operand it would reach the other rows of the tile.
+    is_finite = (exponent < 255)[:, None]
+    first = tl.where(is_finite, first * -power_of_two(up)[:, None], 0.0)
+    last = tl.where(is_finite, last * -power_of_two(up)[:, None], 0.0)
+    weight = tl.load(weights + at).to(tl.float32) * power_of_two(254 - up)
+    return first, last, tl.where(exponent < 255, weight, float("nan"))
+
+
+@triton.jit
+def size_of_row(largest):
+    """Of the `magnitude` of a row's largest weight: the exponent of the power of two that its
+    weights are multiplied by, and the row's size, which its scores are multiplied by."""
+    up = tl.minimum(tl.maximum(254 - (largest >> 23), 1), 253)
+    return up, power_of_two(254 - up) * 0.125
 
 
 @triton.jit
@@ -162,13 +186,14 @@ def _each(value, TILE: tl.constexpr):
 
 
 @triton.jit
-def _magnitude(value):
+def magnitude(value):
     """Bits without the sign, in order of size and NaN last: a maximum of floats would lose it."""
     return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
-def _power(exponent):
+def power_of_two(exponent):
+    """float32 of that exponent's code; of 255, infinity."""
     return (exponent << 23).to(tl.float32, bitcast=True)
 
 

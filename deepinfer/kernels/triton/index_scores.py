@@ -14,10 +14,12 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
+from deepinfer.kernels.triton.device import is_hopper
 from deepinfer.kernels.triton.index_keys import put, query_operands, weighted
 from deepinfer.kernels.triton.index_places import candidates_at, keys_at
 from deepinfer.kernels.values import EntryView
 
+_MANY_ROWS, _HOPPER_HEADS = 64, 32  # what index_hopper.py is made for; more rows, too
 _TILE = 128  # keys of one product: two heights of wgmma share what a tile costs besides
 _MAX_ROWS = 4  # rows of one product
 _REGISTERS = {1: 128, 2: 168, 4: 255}  # of a thread: room for 4, 3 and 2 programs on a processor
@@ -35,7 +37,14 @@ def serves(query: Tensor) -> bool:
     return channels == 128 and heads >= 16 and heads & (heads - 1) == 0
 
 
-def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) -> Tensor:
+def index_scores(
+    query: Tensor,
+    weights: Tensor,
+    keys: Tensor,
+    view: EntryView,
+    *,
+    is_invariant: bool = False,
+) -> Tensor:
     """Score of every entry for every row: bf16 [T, N], -inf where the row does not see the entry.
 
     query bf16 [T, Hi, 128], already on the MXFP4 grid, Hi a power of two, 16 at least (others:
@@ -51,37 +60,54 @@ def index_scores(query: Tensor, weights: Tensor, keys: Tensor, view: EntryView) 
     last rounding a score is off by less than 2**-12 of the sum of |weight * query * key|, up to
     2**-6 if few large products cancel, and by 2**-30 of |weight| times a head's largest query and
     the largest scale. Weights times their heads' sizes are exact to 2**-41 of a row's largest.
+
+    is_invariant: a row has the same bits whatever the number of rows; otherwise 64 and more rows of
+    a sequence may go to a kernel that adds up in another order.
     """
     _check(query, weights, keys, view.blocks)
     num_rows, heads, _ = query.shape
     scores = torch.empty(num_rows, view.num_entries, dtype=torch.bfloat16, device=query.device)
-    num_tiles = triton.cdiv(view.num_entries, _TILE)
+    inputs = scores, query, weights, keys, view
+    may_differ = not is_invariant and heads == _HOPPER_HEADS and is_hopper(query.device)
     for rows in view.groups:
-        tile_rows = min(_MAX_ROWS, triton.next_power_of_2(rows.shape[1]))
-        row_tiles = rows.shape[0] * -(-rows.shape[1] // max(1, tile_rows))
-        if row_tiles == 0 or num_tiles == 0:
+        if not rows.numel() or not view.num_entries:
             continue
-        span = _tiles_of_a_program(num_tiles, row_tiles, _AT_ONCE[tile_rows])
-        _scores[(row_tiles, triton.cdiv(num_tiles, span))](
-            scores,
-            query,
-            weights,
-            keys,
-            *view[:4],
-            rows.contiguous(),
-            rows.shape[1],
-            view.num_entries,
-            span * _TILE,
-            num_blocks=view.blocks.shape[1],
-            HEADS=heads,
-            ROWS=tile_rows,
-            TILE=_TILE,
-            PACKED=not knobs.runtime.interpret,
-            num_warps=4,
-            num_stages=7,  # three tiles on their way: the number of a block is read before
-            maxnreg=_REGISTERS[tile_rows],
-        )
+        if may_differ and rows.shape[1] >= _MANY_ROWS:
+            from deepinfer.kernels.triton import index_hopper  # Gluon, which not every Triton has
+
+            for of_sequence in rows.contiguous():
+                index_hopper.score_rows(*inputs, of_sequence)
+        else:
+            _score_rows(*inputs, rows.contiguous())
     return scores
+
+
+def _score_rows(
+    scores: Tensor, query: Tensor, weights: Tensor, keys: Tensor, view: EntryView, rows: Tensor
+) -> None:
+    num_tiles = triton.cdiv(view.num_entries, _TILE)
+    tile_rows = min(_MAX_ROWS, triton.next_power_of_2(rows.shape[1]))
+    row_tiles = rows.shape[0] * -(-rows.shape[1] // tile_rows)
+    span = _tiles_of_a_program(num_tiles, row_tiles, _AT_ONCE[tile_rows])
+    _scores[(row_tiles, triton.cdiv(num_tiles, span))](
+        scores,
+        query,
+        weights,
+        keys,
+        *view[:4],
+        rows,
+        rows.shape[1],
+        view.num_entries,
+        span * _TILE,
+        num_blocks=view.blocks.shape[1],
+        HEADS=query.shape[1],
+        ROWS=tile_rows,
+        TILE=_TILE,
+        PACKED=not knobs.runtime.interpret,
+        num_warps=4,
+        num_stages=7,  # three tiles on their way: the number of a block is read before
+        maxnreg=_REGISTERS[tile_rows],
+    )
 
 
 def index_scores_of(

@@ -18,8 +18,10 @@ def select(
     candidates: Tensor | None,
     *,
     makes_candidates: bool,
+    is_invariant: bool,
 ) -> Selection:
-    """`KernelSet.select`: rows int32 [T, topk], candidates int32 [T, kb]."""
+    """`KernelSet.select`: rows int32 [T, topk], candidates int32 [T, kb]. is_invariant: as of
+    `index_scores`."""
     size, scored = rule.block_size, (query, weights, keys, view)
     is_small = not serves(query)
     if candidates is not None:
@@ -27,7 +29,10 @@ def select(
         scores = score_of(*scored, candidates, size)
         rows = select_entries(scores, topk, candidates=candidates, block_size=size, stored_at=view)
         return Selection(None, None, rows, None)
-    scores = index_scores_small(*scored) if is_small else index_scores(*scored)
+    if is_small:
+        scores = index_scores_small(*scored)
+    else:
+        scores = index_scores(*scored, is_invariant=is_invariant)
     rows = select_entries(scores, topk, view.num_visible, stored_at=view)
     made = candidate_blocks(scores, view.num_visible, *rule) if makes_candidates else None
     return Selection(None, None, rows, made)
