@@ -2,7 +2,8 @@
 
 A program has 16 rows and a span of the entries. Four warps ask for tiles of FP8 keys, which
 index_operands.py has unpacked; two groups of four multiply them with the heads of eight rows each,
-and while one of them sums over heads, the tensor core is at work for the other.
+four rows at a time: while the tensor core has these four, the warps sum over the heads of the four
+before.
 """
 
 from functools import cache
@@ -26,13 +27,13 @@ from deepinfer.kernels.triton.index_operands import operands
 from deepinfer.kernels.values import EntryView
 
 TILE: gl.constexpr = gl.constexpr(64)  # keys of a product
-ROWS: gl.constexpr = gl.constexpr(8)  # rows of a product: 256 columns
-STAGES: gl.constexpr = gl.constexpr(6)  # tiles in shared memory
+ROWS: gl.constexpr = gl.constexpr(4)  # rows of a product: 128 columns
+STAGES: gl.constexpr = gl.constexpr(8)  # tiles in shared memory
 _HEADS: gl.constexpr = gl.constexpr(HEADS_OF_ROW)
 _WIDE: gl.constexpr = gl.constexpr(ROWS.value * HEADS_OF_ROW)
-_CONSUMER_REGISTERS: gl.constexpr = gl.constexpr(240)
-_PRODUCER_REGISTERS: gl.constexpr = gl.constexpr(24)
-_START = 8  # what a program costs beside its tiles, in tiles
+_REGISTERS: gl.constexpr = gl.constexpr(240)  # of threads that multiply; 24 are left for others
+_ROWS = 4 * ROWS.value  # of a program
+_START = 5  # what a program costs beside its tiles, in tiles
 
 
 def score_rows(
@@ -45,7 +46,7 @@ def score_rows(
     """
     made = operands(query, weights, keys, view, rows)
     codes = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
-    num_tiles, groups = triton.cdiv(view.num_entries, TILE.value), triton.cdiv(len(rows), 16)
+    num_tiles, groups = triton.cdiv(view.num_entries, TILE.value), triton.cdiv(len(rows), _ROWS)
     span = _tiles_of_a_program(num_tiles, groups, num_processors(query.device))
     _scores[(groups, triton.cdiv(num_tiles, span))](
         scores,
@@ -95,11 +96,17 @@ _ADD_SECOND: gl.constexpr = _add_across(2)
 
 
 @gluon.constexpr_function
+def _match_layout():
+    """[keys, heads of rows], of a product."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _WIDE.value, 32])
+
+
+@gluon.constexpr_function
 def _scores_layout():
-    """[keys, rows]: a thread has two keys of two rows. What `_summed` leaves."""
+    """[keys, rows]: a thread has two keys of a row. What `_summed` leaves."""
     lanes = [[0, 1], [0, 2], [2, 0], [4, 0], [8, 0]]
-    shape = [TILE.value, ROWS.value]
-    return gl.DistributedLinearLayout([[1, 0], [0, 4]], lanes, [[16, 0], [32, 0]], [], shape)
+    warps, shape = [[16, 0], [32, 0]], [TILE.value, ROWS.value]
+    return gl.DistributedLinearLayout([[1, 0]], lanes, warps, [], shape)
 
 
 @gluon.jit
@@ -117,8 +124,9 @@ def _shared_out(x, ASSEMBLY: gl.constexpr):
 @gluon.jit
 def _summed(match, weight):
     """Products [TILE, ROWS * heads], in the order of their keys, to [TILE, ROWS]: the sum over
-    heads of weight * relu(match), in each thread first and then of a row's four threads."""
-    each = gl.maximum(match, 0.0) * weight[None, :]
+    heads of weight * 2 * relu(match), in each thread first and then of a row's four threads."""
+    # An addition goes where multiplications go, a maximum to a pipe of half the rate.
+    each = (match + gl.abs(match)) * weight[None, :]
     # Keys are warp, half, eighth of a warp's 16; a thread has two heads of every eight.
     each = gl.reshape(each, (4, 2, 8, ROWS, _HEADS // 8, 4, 2))
     each = gl.permute(each, (0, 2, 1, 3, 5, 4, 6))
@@ -129,58 +137,89 @@ def _summed(match, weight):
 
 
 @gluon.jit
+def _of_rows(scores, weights, sizes, num_visible, rows, first, num_rows, num_entries):
+    """Of ROWS rows from `first` on, as their scores lie in threads: halves of weights, sizes, how
+    many entries they see, how many they have to be told of, and where."""
+    MATCH: gl.constexpr = _match_layout()
+    SCORES: gl.constexpr = _scores_layout()
+    column = gl.arange(0, _WIDE, layout=gl.SliceLayout(0, MATCH))
+    is_column = first + column // _HEADS < num_rows
+    weight = 0.5 * gl.load(weights + first * _HEADS + column, mask=is_column, other=0.0)
+    place = first + gl.arange(0, ROWS, layout=gl.SliceLayout(0, SCORES))
+    row = gl.load(rows + place, mask=place < num_rows, other=-1)
+    size = gl.load(sizes + place, mask=place < num_rows, other=0.0)
+    visible = gl.load(num_visible + row, mask=row >= 0, other=0).to(gl.int32)
+    told = gl.where(row >= 0, num_entries, 0)
+    out = scores + gl.maximum(row, 0) * num_entries
+    return weight, size[None, :], visible[None, :], told[None, :], out[None, :]
+
+
+@gluon.jit
+def _put(match, factor, entry, of_rows):
+    """Scores of a tile, from its products."""
+    weight, size, visible, told, out = of_rows
+    # A key's code 255 makes an infinite factor, and that times 0 is NaN: it must show.
+    by = factor[:, None] * size
+    total = _summed(match, weight) * by + by * 0.0
+    entry = entry[:, None]
+    total = gl.where(entry < visible, total, -float("inf"))
+    gl.store(out + entry, total.to(gl.bfloat16), mask=entry < told)
+
+
+@gluon.jit
 def _multiply(
     WHICH: gl.constexpr, ways, num_tiles, all_tiles,
     scores, weights, sizes, factors, num_visible, rows, first, num_rows, start, num_entries,
 ):  # fmt: skip
     """Scores of eight rows from `first` + 8 * WHICH on."""
     queries, loaded, ring, full, empty = ways
-    MATCH: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _WIDE, 32])
-    SCORES: gl.constexpr = _scores_layout()
-    first += WHICH * ROWS
-    column = gl.arange(0, _WIDE, layout=gl.SliceLayout(0, MATCH))
-    is_column = first + column // _HEADS < num_rows
-    weight = gl.load(weights + first * _HEADS + column, mask=is_column, other=0.0)
-    place = first + gl.arange(0, ROWS, layout=gl.SliceLayout(0, SCORES))
-    row = gl.load(rows + place, mask=place < num_rows, other=-1)
-    size = gl.load(sizes + place, mask=place < num_rows, other=0.0)[None, :]
-    visible = gl.load(num_visible + row, mask=row >= 0, other=0).to(gl.int32)[None, :]
-    is_row = (row >= 0)[None, :]
-    out = scores + (gl.maximum(row, 0) * num_entries)[None, :]
-    within = start + gl.arange(0, TILE, layout=gl.SliceLayout(1, SCORES))
-
-    nothing = gl.zeros((TILE, _WIDE), gl.float32, MATCH)
-    query = queries.index(WHICH).permute((1, 0))
-    mbarrier.wait(loaded, 0)
-    for tile in range(num_tiles):
-        stage = tile % STAGES
-        entry = within + tile * TILE
-        factor = gl.load(factors + entry)
-        mbarrier.wait(full.index(stage), (tile // STAGES) & 1)
-        match = warpgroup_mma(ring.index(stage), query, nothing, use_acc=False, is_async=True)
-        match = warpgroup_mma_wait(0, deps=[match])
-        mbarrier.arrive(empty.index(stage), count=1)
-        # A key's code 255 makes an infinite factor, and that times 0 is NaN: it must show.
-        by = factor[:, None] * size
-        total = _summed(match, weight) * by + by * 0.0
-        entry = entry[:, None]
-        total = gl.where(entry < visible, total, -float("inf")).to(gl.bfloat16)
-        gl.store(out + entry, total, mask=is_row & (entry < num_entries))
+    first += WHICH * (2 * ROWS)
+    left = _of_rows(scores, weights, sizes, num_visible, rows, first, num_rows, num_entries)
+    first += ROWS
+    right = _of_rows(scores, weights, sizes, num_visible, rows, first, num_rows, num_entries)
+    of_left = queries.index(2 * WHICH).permute((1, 0))
+    of_right = queries.index(2 * WHICH + 1).permute((1, 0))
+    within = start + gl.arange(0, TILE, layout=gl.SliceLayout(1, _scores_layout()))
     # What no row of the program sees is not worth multiplying.
-    unseen = gl.full((TILE, ROWS), -float("inf"), gl.bfloat16, SCORES)
+    unseen = gl.full((TILE, ROWS), -float("inf"), gl.bfloat16, _scores_layout())
     for tile in range(all_tiles - num_tiles):
         entry = (within + (num_tiles + tile) * TILE)[:, None]
-        gl.store(out + entry, unseen, mask=is_row & (entry < num_entries))
+        gl.store(left[4] + entry, unseen, mask=entry < left[3])
+        gl.store(right[4] + entry, unseen, mask=entry < right[3])
+    nothing = gl.zeros((TILE, _WIDE), gl.float32, _match_layout())
+    mbarrier.wait(loaded, 0)
+    if num_tiles > 0:
+        factor = gl.load(factors + within)
+        mbarrier.wait(full.index(0), 0)
+        match = warpgroup_mma(ring.index(0), of_left, nothing, use_acc=False)
+        ahead = warpgroup_mma(ring.index(0), of_right, nothing, use_acc=False, is_async=True)
+        for tile in range(num_tiles):
+            entry = within + tile * TILE
+            # After the last tile that one again, for nothing.
+            number = gl.minimum(tile + 1, num_tiles - 1)
+            next_key = ring.index(number % STAGES)
+            mbarrier.wait(full.index(number % STAGES), (number // STAGES) & 1)
+            next_factor = gl.load(factors + within + number * TILE)
+            _put(match, factor, entry, left)
+            match = warpgroup_mma_wait(0, deps=[ahead])
+            mbarrier.arrive(empty.index(tile % STAGES), count=1)
+            ahead = warpgroup_mma(next_key, of_left, nothing, use_acc=False, is_async=True)
+            # A branch, so that ptxas does not scatter the product over what follows.
+            mbarrier.wait(loaded, 0)
+            _put(match, factor, entry, right)
+            match, factor = warpgroup_mma_wait(0, deps=[ahead]), next_factor
+            ahead = warpgroup_mma(next_key, of_right, nothing, use_acc=False, is_async=True)
+        warpgroup_mma_wait(0, deps=[ahead])
 
 
 @gluon.jit
 def _fetch(key_codes, query_codes, ways, num_tiles, first, start):
     """Asks for the queries, and for tile after tile as there is room for it."""
     queries, loaded, ring, full, empty = ways
-    mbarrier.expect(loaded, 2 * _WIDE * 128)
-    for which in gl.static_range(2):
-        head = (first + which * ROWS) * _HEADS
-        tma.async_copy_global_to_shared(query_codes, [head, 0], loaded, queries.index(which))
+    mbarrier.expect(loaded, 4 * _WIDE * 128)
+    for part in gl.static_range(4):
+        head = (first + part * ROWS) * _HEADS
+        tma.async_copy_global_to_shared(query_codes, [head, 0], loaded, queries.index(part))
     for tile in range(num_tiles):
         stage = tile % STAGES
         mbarrier.wait(empty.index(stage), ((tile // STAGES) & 1) ^ 1)
@@ -196,7 +235,7 @@ def _scores(
 ):  # fmt: skip
     """Entries [span * program 1, ...) for rows [16 * program 0, ...)."""
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    queries = gl.allocate_shared_memory(gl.float8e5, [2, _WIDE, 128], query_codes.layout)
+    queries = gl.allocate_shared_memory(gl.float8e5, [4, _WIDE, 128], query_codes.layout)
     ring = gl.allocate_shared_memory(gl.float8e5, [STAGES, TILE, 128], key_codes.layout)
     loaded = gl.allocate_shared_memory(gl.int64, [1], BARRIER)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
@@ -207,10 +246,10 @@ def _scores(
         mbarrier.init(empty.index(stage), count=2)
     fence_async_shared()
 
-    first, start = gl.program_id(0) * (2 * ROWS), gl.program_id(1) * span
+    first, start = gl.program_id(0) * (4 * ROWS), gl.program_id(1) * span
     stop = gl.minimum(start + span, num_entries)
     ALL: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    place = first + gl.arange(0, 2 * ROWS, layout=ALL)
+    place = first + gl.arange(0, 4 * ROWS, layout=ALL)
     row = gl.load(rows + place, mask=place < num_rows, other=-1)
     most = gl.max(gl.load(num_visible + row, mask=row >= 0, other=0).to(gl.int32), 0)
     num_tiles = gl.maximum(gl.cdiv(gl.minimum(most, stop) - start, TILE), 0)
@@ -218,6 +257,7 @@ def _scores(
     all_tiles = gl.cdiv(stop - start, TILE)
     gl.warp_specialize(
         [
+            (_fetch, (key_codes, query_codes, ways, num_tiles, first, start)),
             (
                 _multiply,
                 (
@@ -232,8 +272,7 @@ def _scores(
                     num_visible, rows, first, num_rows, start, num_entries,
                 ),
             ),
-            (_fetch, (key_codes, query_codes, ways, num_tiles, first, start)),
         ],
-        [4, 1],
-        [_CONSUMER_REGISTERS, _PRODUCER_REGISTERS],
+        [4, 4],
+        [_REGISTERS, _REGISTERS],
     )  # fmt: skip
