@@ -15,7 +15,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -25,6 +24,13 @@ from deepinfer.kernels.triton.device import num_processors
 from deepinfer.kernels.triton.index_operands import HEADS as HEADS_OF_ROW
 from deepinfer.kernels.triton.index_operands import operands
 from deepinfer.kernels.values import EntryView
+
+try:
+    from triton.experimental.gluon.language.nvidia.hopper.tma import async_load
+except ImportError:  # its name in Triton 3.6
+    from triton.experimental.gluon.language.nvidia.hopper.tma import (
+        async_copy_global_to_shared as async_load,
+    )
 
 TILE: gl.constexpr = gl.constexpr(64)  # keys of a product
 ROWS: gl.constexpr = gl.constexpr(4)  # rows of a product: 128 columns
@@ -219,13 +225,13 @@ def _fetch(key_codes, query_codes, ways, num_tiles, first, start):
     mbarrier.expect(loaded, 4 * _WIDE * 128)
     for part in gl.static_range(4):
         head = (first + part * ROWS) * _HEADS
-        tma.async_copy_global_to_shared(query_codes, [head, 0], loaded, queries.index(part))
+        async_load(query_codes, [head, 0], loaded, queries.index(part))
     for tile in range(num_tiles):
         stage = tile % STAGES
         mbarrier.wait(empty.index(stage), ((tile // STAGES) & 1) ^ 1)
         mbarrier.expect(full.index(stage), TILE * 128)
         key = start + tile * TILE
-        tma.async_copy_global_to_shared(key_codes, [key, 0], full.index(stage), ring.index(stage))
+        async_load(key_codes, [key, 0], full.index(stage), ring.index(stage))
 
 
 @gluon.jit(do_not_specialize=["num_rows"])
