@@ -208,8 +208,8 @@ def _multiply(
             next_factor = gl.load(factors + within + number * TILE)
             _put(match, factor, entry, left)
             match = warpgroup_mma_wait(0, deps=[ahead])
-            mbarrier.arrive(empty.index(tile % STAGES), count=1)
             ahead = warpgroup_mma(next_key, of_left, nothing, use_acc=False, is_async=True)
+            mbarrier.arrive(empty.index(tile % STAGES), count=1)
             # A branch, so that ptxas does not scatter the product over what follows.
             mbarrier.wait(loaded, 0)
             _put(match, factor, entry, right)
