@@ -13,11 +13,17 @@ from torch import Tensor
 
 from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.device import is_hopper
+from deepinfer.kernels.triton.expert_finish import activated, round_trip, to_bfloat16
 from deepinfer.kernels.triton.expert_weights import DEPTH, REST, unpack_tile
 
 # The next block's weights go to registers that a product still reads: Triton 3.6 waits for its
 # first sixteen columns only (triton-lang/triton issue 9433).
 WAIT: tl.constexpr = tl.constexpr("wgmma.wait_group.sync.aligned 0; mov.b32 $0, $1;")
+
+
+_TALLEST = 128  # rows of the tallest tile
+# From so many pairs an expert on, expert_hopper.py has them, where it can.
+_MANY = 128
 
 
 class Tiling(NamedTuple):
@@ -43,7 +49,7 @@ def choose_tiling(pairs_per_expert: float) -> Tiling:
         return Tiling(32, 128, 4, 4)
     if pairs_per_expert <= 64:
         return Tiling(64, 128, 4, 4)
-    return Tiling(128, 128, 4, 3)
+    return Tiling(_TALLEST, 128, 4, 3)
 
 
 def grouped_product(
@@ -62,6 +68,11 @@ def grouped_product(
     Gate and up: rows of x [T, K], results in sorted order. Down: rows in sorted order, results at
     their pair's place in `out`.
     """
+    if _is_for_hopper(x, words, common, tiling):
+        from deepinfer.kernels.triton import expert_hopper  # Gluon, which not every Triton has
+
+        expert_hopper.product(x, words, scales, out, common, is_down=is_down, is_fp8=is_fp8)
+        return
     channels = out.shape[1] * (1 if is_down else 2)
     blocks = triton.cdiv(channels, tiling.channels)
     _product[(blocks * (common[1].numel() // 3),)](
@@ -90,33 +101,11 @@ def grouped_product(
     )
 
 
-@triton.jit
-def to_bfloat16(x, NATIVE: tl.constexpr):
-    """The interpreter's own cast cuts bits off."""
-    if NATIVE:
-        return x.to(tl.bfloat16)
-    bits = x.to(tl.uint32, bitcast=True)
-    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return nearest.to(tl.uint16).to(tl.bfloat16, bitcast=True)
-
-
-@triton.jit
-def round_trip(x, COUNT: tl.constexpr):
-    """float32 [32 COUNT, N] to e4m3 with a power-of-two scale for 32 of the first axis, and back.
-
-    By bits: division and the cast differ between machines and the interpreter in their last bit.
-    """
-    groups = tl.reshape(x, (COUNT, 32, x.shape[1]))
-    largest = tl.maximum(tl.max(tl.abs(groups), 1), 1e-4)[:, None, :].to(tl.int32, bitcast=True)
-    # 448 is 1.75 * 2**8: a mantissa above 1.75 takes the next power of two.
-    scale = ((largest + 0x1FFFFF) & 0x7F800000) - (8 << 23)
-    # The step between e4m3 neighbours: an eighth of the power of two, 2**-9 scales at least.
-    power = tl.maximum(groups.to(tl.int32, bitcast=True) & 0x7F800000, scale - (6 << 23))
-    step = power - (3 << 23)
-    steps = groups * ((254 << 23) - step).to(tl.float32, bitcast=True)
-    # Adding and taking away 1.5 * 2**23 rounds to the nearest integer, ties to even.
-    nearest = (steps + 12582912.0) - 12582912.0
-    return tl.reshape(nearest * step.to(tl.float32, bitcast=True), x.shape)
+def _is_for_hopper(
+    x: Tensor, words: Tensor, common: tuple[Tensor, Tensor, Tensor, int, float], tiling: Tiling
+) -> bool:
+    is_many = common[0].numel() >= _MANY * words.shape[0] and tiling.rows == _TALLEST
+    return is_many and is_hopper(x.device) and x.shape[1] % DEPTH == 0
 
 
 @triton.jit
@@ -173,10 +162,7 @@ def _product(
         channel = part * (CHANNELS // 2) + tl.arange(0, CHANNELS // 2)
         both = tl.permute(tl.reshape(total, (CHANNELS // 16, 2, 8, ROWS)), (0, 2, 3, 1))
         gate, up = tl.split(to_bfloat16(both, NATIVE).to(tl.float32))
-        # Comparisons, where minimum and maximum would turn NaN into a number.
-        gate = tl.where(gate > limit, limit, gate)
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-        hidden = gate / (1.0 + tl.exp(-tl.where(gate < -80.0, -80.0, gate))) * up
+        hidden = activated(gate, up, limit, NATIVE)
         weight = tl.load(weights + pair, mask=inside, other=0.0)
         hidden = tl.reshape(hidden, (CHANNELS // 2, ROWS)) * weight[None, :]
         result = to_bfloat16(hidden, NATIVE)

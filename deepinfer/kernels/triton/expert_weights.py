@@ -182,15 +182,20 @@ def _four(first, second, third, fourth):
 
 
 @triton.jit
-def unpack_tile(words, scales, CHANNELS: tl.constexpr, NATIVE: tl.constexpr):
-    """int32 [CHANNELS, 16] and uint8 [CHANNELS, 4] -> bfloat16 [CHANNELS, 128], without 2**39."""
-    words = tl.reshape(words.to(tl.uint32, bitcast=True), (CHANNELS, 8, 2))
+def spread(words):
+    """int32 [C, W] -> pairs of bfloat16, uint32 [C, W / 2, b1, b0, b2], to be scaled."""
+    words = tl.reshape(words.to(tl.uint32, bitcast=True), (words.shape[0], words.shape[1] // 2, 2))
     left, right = tl.split(words)
     mixed = (left & 0x80C180C1) | (right & 0x7F3E7F3E)
     lefts = _four(left << 4, _turn(left, 2), _turn(left, 6), mixed << 6)
     rights = _four(right << 2, _turn(right, 4), _turn(right, 8), mixed)
-    pairs = tl.join(lefts, rights) & 0x81C081C0  # [CHANNELS, lane and b3, b1, b0, b2]
-    pairs = tl.reshape(pairs, (CHANNELS, 4, 2, 2, 2, 2))
+    return tl.join(lefts, rights) & 0x81C081C0
+
+
+@triton.jit
+def unpack_tile(words, scales, CHANNELS: tl.constexpr, NATIVE: tl.constexpr):
+    """int32 [CHANNELS, 16] and uint8 [CHANNELS, 4] -> bfloat16 [CHANNELS, 128], without 2**39."""
+    pairs = tl.reshape(spread(words), (CHANNELS, 4, 2, 2, 2, 2))  # the second is b3
     factor = scales.to(tl.uint32) * 0x00800080  # the same power of two in both halves
     factor = tl.reshape(factor, (CHANNELS, 1, 2, 1, 1, 2))
     if NATIVE:

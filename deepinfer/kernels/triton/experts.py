@@ -13,13 +13,9 @@ from torch import Tensor
 
 from deepinfer.config.words import ActQuant
 from deepinfer.kernels.triton import chain
+from deepinfer.kernels.triton.expert_finish import round_trip, to_bfloat16
 from deepinfer.kernels.triton.expert_order import sort_pairs
-from deepinfer.kernels.triton.expert_product import (
-    choose_tiling,
-    grouped_product,
-    round_trip,
-    to_bfloat16,
-)
+from deepinfer.kernels.triton.expert_product import choose_tiling, grouped_product
 from deepinfer.kernels.triton.expert_weights import ExpertWeights
 
 _SUM_BLOCK = 1024
