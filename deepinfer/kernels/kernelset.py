@@ -35,10 +35,9 @@ from deepinfer.kernels.values import (
 class KernelSet(Ops):
     """The ops, and what is made of them."""
 
-    @property
-    def few_rows(self) -> int:
-        """Up to so many rows are multiplied by what `pack_linear` made, where it made anything."""
-        return 0
+    def few_rows(self, packed: Any) -> int:
+        """Up to so many rows are multiplied by what `pack_linear` made."""
+        raise NotImplementedError
 
     def packs(self, op: Callable[..., Tensor], weight: Tensor, num_groups: int) -> bool:
         """Whether `pack_linear` makes anything of a weight that `op` multiplies with."""

@@ -48,10 +48,11 @@ class FewRows:
         """op: that the weight is for; num_groups: as of `Linear`."""
         self._kernels, self._op, self._num_groups = kernels, op, num_groups
         self._packed: Any = None
+        self._most = 0
 
     def __call__(self, x: Tensor) -> Tensor | None:
         """The product; None for more rows than it is meant for, or without such a weight."""
-        if self._packed is None or len(x) > self._kernels.few_rows:
+        if self._packed is None or len(x) > self._most:
             return None
         return self._kernels.linear_few_rows(x, self._packed)
 
@@ -59,6 +60,8 @@ class FewRows:
         """Make it."""
         if self._kernels.packs(self._op, weight, self._num_groups):
             self._packed = self._kernels.pack_linear(weight, self._num_groups)
+        if self._packed is not None:
+            self._most = self._kernels.few_rows(self._packed)
 
     def num_bytes(self, weight: Tensor) -> int:
         """What that takes, about: a byte for each number, and a little."""

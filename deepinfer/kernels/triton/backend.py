@@ -23,6 +23,7 @@ from deepinfer.kernels.triton import (
     gemv,
     hyper,
     latents,
+    linear_fp8,
     route,
     selection,
 )
@@ -70,10 +71,9 @@ class TritonKernels(KernelSet):
         """No: bfloat16 times bfloat16 is added up in float32 without copies."""
         return False
 
-    @property
-    def few_rows(self) -> int:
-        """As many as one product of the tensor core takes for the price of one."""
-        return 0 if self.is_invariant else gemv.ROWS
+    def few_rows(self, packed: gemv.PackedFp8) -> int:
+        """As long as reading half the bytes makes it faster than cuBLAS."""
+        return linear_fp8.most_rows(packed)
 
     def beside(self, branch: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """On a stream of its own, where that costs the host nothing."""
@@ -83,7 +83,7 @@ class TritonKernels(KernelSet):
         """FP8 weights of whole blocks, where rows may depend on their number."""
         sizes = (len(weight) // num_groups, weight.shape[1])
         is_whole = not any(size % gemv.BLOCK for size in sizes)
-        return bool(self.few_rows) and op in self.of_fp8 and is_whole
+        return not self.is_invariant and op in self.of_fp8 and is_whole
 
     def pack_linear(self, weight: Tensor, num_groups: int) -> gemv.PackedFp8 | None:
         """None of a weight that is not FP8 after all, as others may store it."""
@@ -94,8 +94,9 @@ class TritonKernels(KernelSet):
 
     def linear_few_rows(self, x: Tensor, packed: gemv.PackedFp8) -> Tensor:
         """In FP8, as they are kept. Rows are rounded where `linear_quantised` rounds them."""
-        is_rounded = self.act_quant == "fp8" and x.dim() == 2
-        return gemv.gemv_fp8(experts.round_rows(x) if is_rounded else x, packed)
+        if self.act_quant == "fp8" and x.dim() == 2:
+            x = experts.round_rows(x)
+        return (gemv.gemv_fp8 if len(x) <= gemv.ROWS else linear_fp8.linear_fp8)(x, packed)
 
     def empty_experts(
         self, num_experts: int, num_inner: int, size: int, dtype: torch.dtype

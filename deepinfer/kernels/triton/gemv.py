@@ -128,19 +128,13 @@ def gemv_fp8(x: Tensor, packed: PackedFp8) -> Tensor:
     x bf16 [T, in], or [T, G, in] group by group. A row has the same bits in every batch of up to 16
     rows. Raises ValueError for more rows, or another number of groups or inputs.
     """
-    rows = x[:, None] if x.dim() == 2 else x
-    num_rows, *shape = rows.shape
+    num_rows = len(x)
     if num_rows > ROWS:
         raise ValueError(f"{num_rows} rows: the kernel takes {ROWS}")
-    if shape != [packed.groups, packed.num_inputs]:
-        raise ValueError(f"rows of {shape}: the weight takes {packed[2]} x {packed[4]}")
+    pairs = pairs_of(x, packed)
     out = x.new_empty((num_rows, packed.groups * packed.num_outputs))
     if num_rows == 0:
         return out
-    # Pairs are read, so every row must start at a whole one.
-    if rows.stride(2) != 1 or any(n % 2 for n in (rows.storage_offset(), *rows.stride()[:2])):
-        rows = rows.clone(memory_format=torch.contiguous_format)
-    pairs = rows.view(torch.int32)
     tiling = choose_tiling(packed, num_rows)
     programs = packed.words.shape[0] // tiling.units
     gemv_kernels.product[(programs,)](
@@ -168,6 +162,22 @@ def gemv_fp8(x: Tensor, packed: PackedFp8) -> Tensor:
         num_stages=1,
     )
     return out
+
+
+def pairs_of(x: Tensor, packed: PackedFp8) -> Tensor:
+    """Rows for `packed`, bf16 [T, in] or [T, G, in], as pairs of numbers, int32 [T, G, in / 2].
+
+    Raises ValueError for another number of groups or inputs.
+    """
+    rows = x[:, None] if x.dim() == 2 else x
+    if list(rows.shape[1:]) != [packed.groups, packed.num_inputs]:
+        raise ValueError(
+            f"rows of {list(rows.shape[1:])}: the weight takes {packed[2]} x {packed[4]}"
+        )
+    # Every row must start at a whole pair.
+    if rows.stride(2) != 1 or any(n % 2 for n in (rows.storage_offset(), *rows.stride()[:2])):
+        rows = rows.clone(memory_format=torch.contiguous_format)
+    return rows.view(torch.int32)
 
 
 def choose_tiling(packed: PackedFp8, num_rows: int) -> Tiling:

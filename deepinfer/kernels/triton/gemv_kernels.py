@@ -16,7 +16,7 @@ _TWO = tl.constexpr((tl.bfloat16,) * 2)
 _FOUR = tl.constexpr((tl.bfloat16,) * 4)
 
 # A word of four codes to two pairs of bf16; $5 is the factor, twice.
-_ASM = tl.constexpr("""{
+UNPACK_ASM = tl.constexpr("""{
 .reg .b32 a, b;
 and.b32 a, $4, 0x87F087F0; mul.rn.bf16x2 a, a, $5; mov.b32 {$0, $1}, a;
 shl.b32 a, $4, 4; and.b32 a, a, 0x80F080F0; shr.b32 b, $4, 4; and.b32 b, b, 0x07000700;
@@ -40,7 +40,7 @@ def _unpack(words, factors, NATIVE: tl.constexpr):
     UNITS: tl.constexpr = words.shape[1]
     if NATIVE:
         a0, a1, b0, b1 = tl.inline_asm_elementwise(
-            _ASM, "=h,=h,=h,=h,r,r", [words, factors], _FOUR, is_pure=True, pack=1
+            UNPACK_ASM, "=h,=h,=h,=h,r,r", [words, factors], _FOUR, is_pure=True, pack=1
         )
     else:
         # In float32, whose upper half is a bf16. The interpreter has no products of bf16.
