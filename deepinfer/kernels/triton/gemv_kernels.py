@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from deepinfer.kernels.triton import chain
-from deepinfer.kernels.triton.expert_product import to_bfloat16
+from deepinfer.kernels.triton.expert_finish import to_bfloat16
 
 _TWO = tl.constexpr((tl.bfloat16,) * 2)
 _FOUR = tl.constexpr((tl.bfloat16,) * 4)

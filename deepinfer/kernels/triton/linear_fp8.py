@@ -15,7 +15,7 @@ from torch import Tensor
 
 from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.device import is_hopper
-from deepinfer.kernels.triton.expert_product import to_bfloat16
+from deepinfer.kernels.triton.expert_finish import to_bfloat16
 from deepinfer.kernels.triton.gemv import ROWS as FEW_ROWS
 from deepinfer.kernels.triton.gemv import PackedFp8, gemv_fp8, pairs_of
 
