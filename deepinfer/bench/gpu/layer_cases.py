@@ -27,7 +27,9 @@ from deepinfer.kernels.triton.expert_product import choose_tiling, grouped_produ
 from deepinfer.kernels.triton.expert_weights import ExpertWeights
 from deepinfer.kernels.triton.experts import experts as all_of_experts
 from deepinfer.kernels.triton.gemv import ROWS as FEW_ROWS
-from deepinfer.kernels.triton.gemv import gemv_fp8, pack_fp8
+from deepinfer.kernels.triton.gemv import PackedFp8, gemv_fp8, pack_fp8
+from deepinfer.kernels.triton.linear_fp8 import ROWS as SOME_ROWS
+from deepinfer.kernels.triton.linear_fp8 import linear_fp8
 from deepinfer.kernels.triton.pick import pick
 from deepinfer.kernels.triton.route import route
 from deepinfer.kernels.values import HyperWeights, Written
@@ -86,28 +88,32 @@ def _expert_cases(randoms: Randoms, packed: ExpertWeights, rows: int) -> Iterato
 
 
 def projections() -> Iterator[Case]:
-    """Products by cuBLAS, by ours that no batch changes, and of few rows with FP8 weights."""
+    """Products by cuBLAS, by ours that no batch changes, and of fewer rows with FP8 weights."""
     for name, (k, n) in _PROJECTIONS.items():
         randoms = Randoms()
         weights = [_of_fp8(randoms.normal(n, k)) for _ in range(how_many(2 * k * n))]
         packed = [pack_fp8(weight) for weight in weights]
-        for rows in (1, 4, 16, 128, 1024):
+        for rows in (1, 4, 16, 32, 64, 128, 1024):
             x = randoms.normal(rows, k)
             work = 2 * (k * n + rows * (k + n)), 2 * rows * k * n
             for how, op in (("cuBLAS", F.linear), ("ours", linear.linear_invariant)):
                 yield Case(f"{name}, {how}, {rows} rows", [_of(op, x, w) for w in weights], *work)
-            if rows <= FEW_ROWS:
-                calls = [_of(gemv_fp8, x, one) for one in packed]
+            if rows <= SOME_ROWS:
+                calls = [_of(_of_codes, x, one) for one in packed]
                 yield Case(f"{name}, FP8, {rows} rows", calls, k * n, work[1])
-    for rows in (1, 16, 128, 1024):
+    for rows in (1, 16, 32, 64, 128, 1024):
         randoms = Randoms()
         weights = [_of_fp8(randoms.normal(_MIXED, _GROUP_INPUTS)) for _ in range(6)]
         x, size = randoms.normal(rows, _GROUPS, _GROUP_INPUTS), _MIXED * _GROUP_INPUTS
         calls = [_of(dense.grouped_linear, x, weight) for weight in weights]
         yield Case(f"wo_a, cuBLAS, {rows} rows", calls, 2 * size, 2 * rows * size)
-        if rows <= FEW_ROWS:
-            calls = [_of(gemv_fp8, x, pack_fp8(weight, _GROUPS)) for weight in weights]
+        if rows <= SOME_ROWS:
+            calls = [_of(_of_codes, x, pack_fp8(weight, _GROUPS)) for weight in weights]
             yield Case(f"wo_a, FP8, {rows} rows", calls, size, 2 * rows * size)
+
+
+def _of_codes(x: Tensor, packed: PackedFp8) -> Tensor:
+    return gemv_fp8(x, packed) if len(x) <= FEW_ROWS else linear_fp8(x, packed)
 
 
 def _of_fp8(weight: Tensor) -> Tensor:

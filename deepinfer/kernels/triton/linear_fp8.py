@@ -21,8 +21,8 @@ from deepinfer.kernels.triton.gemv import PackedFp8, gemv_fp8, pairs_of
 
 ROWS = 128
 _LEAST_ROWS = 32  # of a tile
-# Up to how many rows this is faster than cuBLAS in bfloat16, of weights of so many codes or more.
-_MOST_ROWS = ((20_000_000, 64), (0, 64))
+# Up to how many rows this is faster than cuBLAS in bfloat16, of weights of so many outputs or more.
+_MOST_ROWS = ((16_384, 128), (0, 64))
 
 _SHAPES = ((8, 2, 1), (8, 1, 2), (4, 1, 2))  # warps, units of each, 64s of inputs
 _MULTIPROCESSORS = 132
@@ -47,6 +47,7 @@ class Tiling(NamedTuple):
     stages: int
     splits: int
     fetch: bool = True
+    max_registers: int | None = None
 
 
 def linear_fp8(x: Tensor, packed: PackedFp8) -> Tensor:
@@ -71,8 +72,8 @@ def most_rows(packed: PackedFp8) -> int:
     """Up to how many rows FP8 codes are worth reading."""
     if not is_hopper(packed.words.device):
         return FEW_ROWS
-    num_codes = packed.groups * packed.num_outputs * packed.num_inputs
-    return next(rows for least, rows in _MOST_ROWS if num_codes >= least)
+    num_outputs = packed.groups * packed.num_outputs
+    return next(rows for least, rows in _MOST_ROWS if num_outputs >= least)
 
 
 def _multiply(pairs: Tensor, packed: PackedFp8, out: Tensor, tiling: Tiling) -> None:
@@ -106,6 +107,7 @@ def _multiply(pairs: Tensor, packed: PackedFp8, out: Tensor, tiling: Tiling) -> 
         FETCH=tiling.fetch,
         **chain.launch(out.device),
         num_warps=tiling.warps,
+        maxnreg=tiling.max_registers,
     )
     if tiling.splits > 1:
         add_parts(parts, out, packed.groups)

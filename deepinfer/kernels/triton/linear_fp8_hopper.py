@@ -94,11 +94,16 @@ def _copy_rows(
     # Pair 4 lane + 2 u + p of a block lies where the tensor core looks for 8 p + 4 u + lane.
     pair = (place & -16) | ((place & 3) << 2) | ((place & 4) >> 1) | ((place & 8) >> 3)
     first = step * (32 * SUBS)
-    at = (x + first) + (row[:, None] * x_row + pair[None, :])
+    inner = row[:, None] * x_row + pair[None, :]
+    # Or all rows' addresses would wait in registers, two each.
+    inner = gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [inner], gl.int32, is_pure=False, pack=1
+    )
+    at = (x + first) + inner
     if INPUTS == COVERED:
         async_copy.async_copy_global_to_shared(rows.index(stage), at)
     else:
-        inside = (pair < INPUTS // 2 - first)[None, :] & (row >= 0)[:, None]
+        inside = (pair < INPUTS // 2 - first)[None, :]
         async_copy.async_copy_global_to_shared(rows.index(stage), at, mask=inside)
 
 
@@ -150,25 +155,31 @@ def _multiply(
 
 @gluon.jit
 def _write(
-    total, out, first, group, tile, num_rows, num_outputs,
-    GROUPS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, SPLITS: gl.constexpr,
+    totals, out, program, split, group, tiles, num_rows, num_outputs,
+    GROUPS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, REPS: gl.constexpr,
+    SPLITS: gl.constexpr,
 ):  # fmt: skip
-    """Sums of outputs from `first` of the tile on: parts as they lie, results by rows."""
+    """Parts as they lie in registers, or results by rows."""
+    SUM: gl.constexpr = _sum_layout(WARPS, ROWS)
+    LONG: gl.constexpr = gl.BlockedLayout([8, 1], [2 * WARPS, 16 // WARPS], [1, WARPS], [0, 1])
+    HEIGHT: gl.constexpr = WARPS * 16
     if SPLITS > 1:
-        SUM: gl.constexpr = _sum_layout(WARPS, ROWS)
-        output = tile + first + gl.arange(0, WARPS * 16, layout=gl.SliceLayout(1, SUM))
-        row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, SUM))
-        gl.store(out + output[:, None] * ROWS + row[None, :], total)
-    else:
-        LAYOUT: gl.constexpr = gl.BlockedLayout(
-            [8, 1], [2 * WARPS, 16 // WARPS], [1, WARPS], [0, 1]
-        )
-        result = gl.convert_layout(total.to(gl.bfloat16), LAYOUT)
-        output = tile + first + gl.arange(0, WARPS * 16, layout=gl.SliceLayout(1, LAYOUT))
-        row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))
-        inside = (output < num_outputs)[:, None] & (row < num_rows)[None, :]
-        at = row[None, :] * (GROUPS * num_outputs) + (group * num_outputs + output)[:, None]
-        gl.store(out + at, result, mask=inside)
+        out += split.to(gl.int64) * (gl.num_programs(0) // SPLITS * (REPS * HEIGHT * ROWS))
+    for rep in gl.static_range(REPS):
+        total = warpgroup_mma_wait(0, [totals[rep]])
+        if SPLITS > 1:
+            place = (program * REPS + rep) * HEIGHT
+            place += gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, SUM))
+            row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, SUM))
+            gl.store(out + place[:, None] * ROWS + row[None, :], total)
+        else:
+            result = gl.convert_layout(total.to(gl.bfloat16), LONG)
+            output = ((program - group * tiles) * REPS + rep) * HEIGHT
+            output += gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, LONG))
+            row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LONG))
+            inside = (output < num_outputs)[:, None] & (row < num_rows)[None, :]
+            at = row[None, :] * (GROUPS * num_outputs) + (group * num_outputs + output)[:, None]
+            gl.store(out + at, result, mask=inside)
 
 
 @gluon.jit
@@ -181,6 +192,23 @@ def _fetch(
     size = gl.where(unit < UNITS, gl.maximum(last - first, 0) * 512, 0)
     at = words + unit * (BLOCKS * 128) + first * 128
     gl.inline_asm_elementwise(_FETCH, "=r,l,r", [at, size], gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _first_weights(
+    words, factors, held, scales, start,
+    BLOCKS: gl.constexpr, WARPS: gl.constexpr, REPS: gl.constexpr, SUBS: gl.constexpr,
+    SHARE: gl.constexpr, AHEAD: gl.constexpr, FETCH: gl.constexpr,
+):  # fmt: skip
+    """What is read before x is there."""
+    STEPS: gl.constexpr = BLOCKS // (2 * SUBS)
+    for i in gl.static_range(AHEAD):
+        step = gl.minimum(start + i, STEPS - 1)
+        _copy_weights(words, factors, held, scales, i, step, BLOCKS, WARPS, REPS, SUBS)
+    if FETCH:
+        # Memory is then busy for as long as this program waits.
+        first, last = start + AHEAD, gl.minimum(start + SHARE, STEPS)
+        _fetch(words, first * (2 * SUBS), last * (2 * SUBS), BLOCKS, WARPS, WARPS * REPS)
 
 
 @gluon.jit(do_not_specialize=["num_rows"])
@@ -214,13 +242,10 @@ def product(
     start = split * SHARE
     words += program.to(gl.int64) * (UNITS * BLOCKS * 128)
     factors += program.to(gl.int64) * (UNITS // 2 * BLOCKS)
-    for i in gl.static_range(AHEAD):
-        step = gl.minimum(start + i, STEPS - 1)
-        _copy_weights(words, factors, held, scales, i, step, BLOCKS, WARPS, REPS, SUBS)
-    if FETCH:
-        # Memory is then busy for as long as this program waits.
-        last = gl.minimum(start + SHARE, STEPS)
-        _fetch(words, (start + AHEAD) * (2 * SUBS), last * (2 * SUBS), BLOCKS, WARPS, UNITS)
+    _first_weights(
+        words, factors, held, scales, start,
+        BLOCKS, WARPS, REPS, SUBS, SHARE, AHEAD, FETCH,
+    )  # fmt: skip
     group = program // tiles
     x += group.to(gl.int64) * x_group
     chain.start(CHAINED)
@@ -248,14 +273,7 @@ def product(
             ROWS, WARPS, REPS, SUBS,
         )  # fmt: skip
 
-    if SPLITS > 1:
-        tile = program * (UNITS * 16)
-        out += split.to(gl.int64) * (gl.num_programs(0) // SPLITS * (UNITS * 16 * ROWS))
-    else:
-        tile = (program - group * tiles) * (UNITS * 16)
-    for rep in gl.static_range(REPS):
-        total = warpgroup_mma_wait(0, [totals[rep]])
-        first = rep * WARPS * 16
-        _write(
-            total, out, first, group, tile, num_rows, num_outputs, GROUPS, ROWS, WARPS, SPLITS
-        )  # fmt: skip
+    _write(
+        totals, out, program, split, group, tiles, num_rows, num_outputs,
+        GROUPS, ROWS, WARPS, REPS, SPLITS,
+    )  # fmt: skip

@@ -98,18 +98,18 @@ def test_as_released(generator, device, needs_gpu, shape):
 SHAPES = [(8, 2, 1), (8, 2, 2), (8, 1, 2), (4, 2, 1), (4, 2, 2), (4, 1, 2)]
 
 
-@pytest.mark.parametrize("splits", [1, 2, 3, 7])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("rows, stages, fetch", [(32, 3, False), (64, 4, True), (128, 4, False)])
-def test_tilings(generator, device, needs_gpu, monkeypatch, shape, splits, rows, stages, fetch):
+@pytest.mark.parametrize(
+    "rows, stages, splits, fetch", [(32, 3, 1, False), (64, 4, 3, True), (128, 3, 7, False)]
+)
+def test_tilings(generator, device, needs_gpu, monkeypatch, shape, rows, stages, splits, fetch):
     """Guards every form of the kernel: shares that do not divide the inputs, or have none, stages
     that come round several times.
     """
     tiling = Tiling(rows, *shape, stages, splits, fetch)
     monkeypatch.setattr(module, "choose_tiling", lambda *_: tiling)
-    for sizes in ((1, 2080, 512), (2, 480, 256)):
-        x, weight, packed = made(generator, device, sizes)
-        check(linear_fp8(x[: rows - 3], packed), x[: rows - 3], weight)
+    x, weight, packed = made(generator, device, (2, 2080, 256))
+    check(linear_fp8(x[: rows - 3], packed), x[: rows - 3], weight)
 
 
 def test_order(generator):
