@@ -35,6 +35,7 @@ from deepinfer.kernels.triton.expert_hopper_memory import (
     copy_all,
     finish,
     item_of,
+    pair_layout,
 )
 from deepinfer.kernels.triton.expert_weights import spread
 
@@ -70,7 +71,7 @@ def product(
     """As `grouped_product`, for tiles of 128 rows and a multiple of 128 input columns, on SM90."""
     num_blocks = words.shape[1]
     channels = out.shape[1] * (1 if is_down else 2)
-    product_kernel[(num_processors(x.device),)](
+    experts_product[(num_processors(x.device),)](
         *(x, words, scales, out, *common),
         *(x.shape[1], out.shape[1], words.shape[2], triton.cdiv(channels, CHANNELS.value)),
         NUM_BLOCKS=num_blocks,
@@ -191,16 +192,18 @@ def _multiply_all(
     STAGES: gl.constexpr, LAG: gl.constexpr, LEAD: gl.constexpr, UNROLL: gl.constexpr,
 ):  # fmt: skip
     """What becomes of every item of this program, for the SECOND-th 128 channels of each."""
-    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     start, stride = gl.program_id(0), gl.num_programs(0)
     last = (num_items - start + stride - 1) // stride * NUM_BLOCKS - 1
     done = 0
     for item in range(start, num_items, stride):
         _, first, end, part = item_of(tiles, item, num_parts)
-        factor = gl.zeros((ROWS,), gl.float32, LINE)
-        if not IS_DOWN:
-            at = first + gl.arange(0, ROWS, layout=LINE)
-            pair = gl.load(order + at, mask=at < end, other=0)
+        # Asked for now, so that nobody waits for it at the end.
+        goal = first + gl.arange(0, ROWS, layout=pair_layout())
+        pair = gl.load(order + goal, mask=goal < end, other=0)
+        factor = pair
+        if IS_DOWN:
+            goal = pair
+        else:
             factor = gl.load(weights + pair)
         upper, lower = _sums(
             stages, done, last,
@@ -208,13 +211,13 @@ def _multiply_all(
         )  # fmt: skip
         done += NUM_BLOCKS
         channel = part * CHANNELS + SECOND * 2 * SHARE
-        common = room, out, order, first, end
-        finish(upper, factor, *common, channel, num_outputs, limit, IS_DOWN, IS_FP8)
-        finish(lower, factor, *common, channel + SHARE, num_outputs, limit, IS_DOWN, IS_FP8)
+        common = goal, factor, room, out, end - first
+        finish(upper, *common, channel, num_outputs, limit, IS_DOWN, IS_FP8)
+        finish(lower, *common, channel + SHARE, num_outputs, limit, IS_DOWN, IS_FP8)
 
 
 @gluon.jit
-def product_kernel(
+def experts_product(
     x, words, scales, out, order, tiles, weights,
     topk, limit, num_inputs, num_outputs, num_stored, num_parts,
     NUM_BLOCKS: gl.constexpr, IS_DOWN: gl.constexpr, IS_FP8: gl.constexpr,

@@ -86,6 +86,14 @@ def copy_all(
                 mbarrier.arrive(full.index((done - LAG + step) % STAGES), count=1)
 
 
+@gluon.constexpr_function
+def pair_layout():
+    """[rows] of which each thread has one of the first 64 and the one of the last 64 below it."""
+    return gl.DistributedLinearLayout(
+        [[64]], [[1], [2], [4], [8], [16]], [[32], [0]], [], [ROWS.value]
+    )
+
+
 @gluon.jit
 def _halves(total):
     """The first 64 rows and the last."""
@@ -94,35 +102,30 @@ def _halves(total):
 
 
 @gluon.jit
-def _put(
-    result, room, out, order, first, end, channel, num_outputs,
-    IS_DOWN: gl.constexpr, IS_FP8: gl.constexpr,
-):  # fmt: skip
-    """Stores bfloat16 [channels, rows] at the rows from `first`, by way of shared memory, so that
-    neighbouring threads have neighbouring channels."""
+def _put(result, room, out, goal, num_rows, channel, num_outputs, IS_FP8: gl.constexpr):
+    """Stores the first num_rows of bfloat16 [channels, rows] where goal says, by way of shared
+    memory, so that neighbouring threads have neighbouring channels."""
     SIZE: gl.constexpr = result.shape[0]
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // SIZE, SIZE // 8], [WARPS, 1], [1, 0])
     room.permute((1, 0)).store(result)
-    at = first + gl.arange(0, result.shape[1], layout=gl.SliceLayout(1, WIDE))
-    target = at
-    if IS_DOWN:
-        target = gl.load(order + at, mask=at < end, other=0)
+    goal = gl.convert_layout(goal, gl.SliceLayout(1, WIDE)).to(gl.int64)
+    row = gl.arange(0, result.shape[1], layout=gl.SliceLayout(1, WIDE))
     channel += gl.arange(0, SIZE, layout=gl.SliceLayout(0, WIDE))
     value = room.load(WIDE)
     if IS_FP8:
         wide = value.to(gl.float32)
         largest = gl.max(gl.abs(wide), 1)
         value = rounded(wide, largest[:, None]).to(gl.bfloat16)
-    place = target.to(gl.int64)[:, None] * num_outputs + channel[None, :]
-    gl.store(out + place, value, mask=(at < end)[:, None] & (channel < num_outputs)[None, :])
+    place = goal[:, None] * num_outputs + channel[None, :]
+    gl.store(out + place, value, mask=(row < num_rows)[:, None] & (channel < num_outputs)[None, :])
 
 
 @gluon.jit
 def finish(
-    total, factor, room, out, order, first, end, channel, num_outputs, limit,
+    total, goal, factor, room, out, num_rows, channel, num_outputs, limit,
     IS_DOWN: gl.constexpr, IS_FP8: gl.constexpr,
 ):  # fmt: skip
-    """What becomes of the sums [64 channels, rows]."""
+    """Stores what becomes of the sums [64 channels, rows]; of each row where, and its weight."""
     total *= _REST
     # Two at a time: the instruction for one is slow.
     total = gl.inline_asm_elementwise(
@@ -130,13 +133,13 @@ def finish(
     )
     if IS_DOWN:
         left, right = _halves(total)
-        place = channel, num_outputs, True, False
-        _put(left, room, out, order, first, end, *place)
-        _put(right, room, out, order, first + ROWS // 2, end, *place)
+        first, second = gl.split(gl.permute(gl.reshape(goal, (2, ROWS // 2)), (1, 0)))
+        _put(left, room, out, first, num_rows, channel, num_outputs, False)
+        _put(right, room, out, second, num_rows - ROWS // 2, channel, num_outputs, False)
     else:
         both = gl.permute(gl.reshape(total, (SHARE // 16, 2, 8, ROWS)), (0, 2, 3, 1))
         gate, up = gl.split(both.to(gl.float32))
         hidden = gl.reshape(activated(gate, up, limit, True), (SHARE // 2, ROWS))
         factor = gl.convert_layout(factor, gl.SliceLayout(0, hidden.type.layout))
         result = to_bfloat16(hidden * factor[None, :], True)
-        _put(result, room, out, order, first, end, channel // 2, num_outputs, False, IS_FP8)
+        _put(result, room, out, goal, num_rows, channel // 2, num_outputs, IS_FP8)

@@ -22,7 +22,7 @@ CHAINED = [
     ("attend_kernels", "combine_kernel"),
     ("cache_rows", "_encode_kernel"),
     ("cache_rows", "_norm_kernel"),
-    ("expert_hopper", "product_kernel"),
+    ("expert_hopper", "experts_product"),
     ("expert_order", "_count"),
     ("expert_order", "_place"),
     ("expert_product", "_product"),
