@@ -26,10 +26,9 @@ from deepinfer.kernels.triton.expert_order import sort_pairs
 from deepinfer.kernels.triton.expert_product import choose_tiling, grouped_product
 from deepinfer.kernels.triton.expert_weights import ExpertWeights
 from deepinfer.kernels.triton.experts import experts as all_of_experts
-from deepinfer.kernels.triton.gemv import ROWS as FEW_ROWS
 from deepinfer.kernels.triton.gemv import PackedFp8, gemv_fp8, pack_fp8
+from deepinfer.kernels.triton.linear_fp8 import FROM, linear_fp8
 from deepinfer.kernels.triton.linear_fp8 import ROWS as SOME_ROWS
-from deepinfer.kernels.triton.linear_fp8 import linear_fp8
 from deepinfer.kernels.triton.pick import pick
 from deepinfer.kernels.triton.route import route
 from deepinfer.kernels.values import HyperWeights, Written
@@ -113,7 +112,7 @@ def projections() -> Iterator[Case]:
 
 
 def _of_codes(x: Tensor, packed: PackedFp8) -> Tensor:
-    return gemv_fp8(x, packed) if len(x) <= FEW_ROWS else linear_fp8(x, packed)
+    return gemv_fp8(x, packed) if len(x) < FROM else linear_fp8(x, packed)
 
 
 def _of_fp8(weight: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ class TritonKernels(KernelSet):
         """In FP8, as they are kept. Rows are rounded where `linear_quantised` rounds them."""
         if self.act_quant == "fp8" and x.dim() == 2:
             x = experts.round_rows(x)
-        return (gemv.gemv_fp8 if len(x) <= gemv.ROWS else linear_fp8.linear_fp8)(x, packed)
+        return (gemv.gemv_fp8 if len(x) < linear_fp8.FROM else linear_fp8.linear_fp8)(x, packed)
 
     def empty_experts(
         self, num_experts: int, num_inner: int, size: int, dtype: torch.dtype

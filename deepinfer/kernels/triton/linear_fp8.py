@@ -20,9 +20,12 @@ from deepinfer.kernels.triton.gemv import ROWS as FEW_ROWS
 from deepinfer.kernels.triton.gemv import PackedFp8, gemv_fp8, pairs_of
 
 ROWS = 128
+FROM = 9  # rows from which on this is faster than `gemv_fp8`
 _LEAST_ROWS = 32  # of a tile
-# Up to how many rows this is faster than cuBLAS in bfloat16, of weights of so many outputs or more.
-_MOST_ROWS = ((16_384, 128), (0, 64))
+# Up to how many rows this is faster than cuBLAS in bfloat16, as measured (docs/hopper.md): of a
+# weight of so many outputs or more, of so many codes or more, and of others.
+_MANY_OUTPUTS, _MANY_CODES = 16_384, 20_000_000
+_MOST_ROWS = 128, 64, 32
 
 _SHAPES = ((8, 2, 1), (8, 1, 2), (4, 1, 2))  # warps, units of each, 64s of inputs
 _MULTIPROCESSORS = 132
@@ -36,8 +39,7 @@ _ADDED = 16  # outputs of a program that adds up
 
 class Tiling(NamedTuple):
     """Shape of a program: rows, warps, units of 16 outputs a warp, 64s of inputs a step, steps in
-    shared memory; programs that share a tile's inputs; whether the L2 cache is asked for all that
-    a program reads at once.
+    shared memory; programs that share a tile's inputs.
     """
 
     rows: int
@@ -46,8 +48,6 @@ class Tiling(NamedTuple):
     subs: int
     stages: int
     splits: int
-    fetch: bool = True
-    max_registers: int | None = None
 
 
 def linear_fp8(x: Tensor, packed: PackedFp8) -> Tensor:
@@ -73,7 +73,9 @@ def most_rows(packed: PackedFp8) -> int:
     if not is_hopper(packed.words.device):
         return FEW_ROWS
     num_outputs = packed.groups * packed.num_outputs
-    return next(rows for least, rows in _MOST_ROWS if num_outputs >= least)
+    if num_outputs >= _MANY_OUTPUTS:
+        return _MOST_ROWS[0]
+    return _MOST_ROWS[1 if num_outputs * packed.num_inputs >= _MANY_CODES else 2]
 
 
 def _multiply(pairs: Tensor, packed: PackedFp8, out: Tensor, tiling: Tiling) -> None:
@@ -104,10 +106,8 @@ def _multiply(pairs: Tensor, packed: PackedFp8, out: Tensor, tiling: Tiling) -> 
         SUBS=tiling.subs,
         STAGES=tiling.stages,
         SPLITS=tiling.splits,
-        FETCH=tiling.fetch,
         **chain.launch(out.device),
         num_warps=tiling.warps,
-        maxnreg=tiling.max_registers,
     )
     if tiling.splits > 1:
         add_parts(parts, out, packed.groups)

@@ -21,12 +21,6 @@ from deepinfer.kernels.triton.gemv_kernels import UNPACK_ASM
 
 _FOUR: gl.constexpr = gl.constexpr((gl.bfloat16,) * 4)
 
-# Some threads ask for $2 bytes each at $1 in the L2 cache; the others have $2 = 0.
-_FETCH: gl.constexpr = gl.constexpr("""{
-.reg .pred p; setp.ne.u32 p, $2, 0; mov.u32 $0, $2;
-@p cp.async.bulk.prefetch.L2.global [$1], $2;
-}""")
-
 
 @gluon.constexpr_function
 def _word_layout(warps):
@@ -182,41 +176,12 @@ def _write(
             gl.store(out + at, result, mask=inside)
 
 
-@gluon.jit
-def _fetch(
-    words, first, last,
-    BLOCKS: gl.constexpr, WARPS: gl.constexpr, UNITS: gl.constexpr,
-):  # fmt: skip
-    """Ask for blocks from `first` to `last` of the program's units in the L2 cache."""
-    unit = gl.arange(0, WARPS * 32, layout=gl.BlockedLayout([1], [32], [WARPS], [0]))
-    size = gl.where(unit < UNITS, gl.maximum(last - first, 0) * 512, 0)
-    at = words + unit * (BLOCKS * 128) + first * 128
-    gl.inline_asm_elementwise(_FETCH, "=r,l,r", [at, size], gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def _first_weights(
-    words, factors, held, scales, start,
-    BLOCKS: gl.constexpr, WARPS: gl.constexpr, REPS: gl.constexpr, SUBS: gl.constexpr,
-    SHARE: gl.constexpr, AHEAD: gl.constexpr, FETCH: gl.constexpr,
-):  # fmt: skip
-    """What is read before x is there."""
-    STEPS: gl.constexpr = BLOCKS // (2 * SUBS)
-    for i in gl.static_range(AHEAD):
-        step = gl.minimum(start + i, STEPS - 1)
-        _copy_weights(words, factors, held, scales, i, step, BLOCKS, WARPS, REPS, SUBS)
-    if FETCH:
-        # Memory is then busy for as long as this program waits.
-        first, last = start + AHEAD, gl.minimum(start + SHARE, STEPS)
-        _fetch(words, first * (2 * SUBS), last * (2 * SUBS), BLOCKS, WARPS, WARPS * REPS)
-
-
 @gluon.jit(do_not_specialize=["num_rows"])
 def product(
     x, x_row, x_group, words, factors, out, num_rows, num_outputs, tiles,
     INPUTS: gl.constexpr, GROUPS: gl.constexpr, BLOCKS: gl.constexpr, ROWS: gl.constexpr,
     WARPS: gl.constexpr, REPS: gl.constexpr, SUBS: gl.constexpr, STAGES: gl.constexpr,
-    SPLITS: gl.constexpr, FETCH: gl.constexpr, CHAINED: gl.constexpr,
+    SPLITS: gl.constexpr, CHAINED: gl.constexpr,
 ):  # fmt: skip
     """16 WARPS REPS outputs of one group for up to ROWS rows, and of the steps of 64 SUBS inputs
     one of SPLITS equal shares. Of one share `out` is the result, bf16 [T, G * out]; of more it is
@@ -242,10 +207,9 @@ def product(
     start = split * SHARE
     words += program.to(gl.int64) * (UNITS * BLOCKS * 128)
     factors += program.to(gl.int64) * (UNITS // 2 * BLOCKS)
-    _first_weights(
-        words, factors, held, scales, start,
-        BLOCKS, WARPS, REPS, SUBS, SHARE, AHEAD, FETCH,
-    )  # fmt: skip
+    for i in gl.static_range(AHEAD):  # before x is there
+        step = gl.minimum(start + i, STEPS - 1)
+        _copy_weights(words, factors, held, scales, i, step, BLOCKS, WARPS, REPS, SUBS)
     group = program // tiles
     x += group.to(gl.int64) * x_group
     chain.start(CHAINED)

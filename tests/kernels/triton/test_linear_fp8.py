@@ -99,14 +99,12 @@ SHAPES = [(8, 2, 1), (8, 2, 2), (8, 1, 2), (4, 2, 1), (4, 2, 2), (4, 1, 2)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(
-    "rows, stages, splits, fetch", [(32, 3, 1, False), (64, 4, 3, True), (128, 3, 7, False)]
-)
-def test_tilings(generator, device, needs_gpu, monkeypatch, shape, rows, stages, splits, fetch):
+@pytest.mark.parametrize("rows, stages, splits", [(32, 3, 1), (64, 4, 3), (128, 3, 7)])
+def test_tilings(generator, device, needs_gpu, monkeypatch, shape, rows, stages, splits):
     """Guards every form of the kernel: shares that do not divide the inputs, or have none, stages
     that come round several times.
     """
-    tiling = Tiling(rows, *shape, stages, splits, fetch)
+    tiling = Tiling(rows, *shape, stages, splits)
     monkeypatch.setattr(module, "choose_tiling", lambda *_: tiling)
     x, weight, packed = made(generator, device, (2, 2080, 256))
     check(linear_fp8(x[: rows - 3], packed), x[: rows - 3], weight)
