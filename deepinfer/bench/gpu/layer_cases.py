@@ -26,9 +26,9 @@ from deepinfer.kernels.triton.expert_order import sort_pairs
 from deepinfer.kernels.triton.expert_product import choose_tiling, grouped_product
 from deepinfer.kernels.triton.expert_weights import ExpertWeights
 from deepinfer.kernels.triton.experts import experts as all_of_experts
-from deepinfer.kernels.triton.gemv import PackedFp8, gemv_fp8, pack_fp8
-from deepinfer.kernels.triton.linear_fp8 import FROM, linear_fp8
 from deepinfer.kernels.triton.linear_fp8 import ROWS as SOME_ROWS
+from deepinfer.kernels.triton.linear_fp8 import linear_fp8
+from deepinfer.kernels.triton.packed_fp8 import pack_fp8
 from deepinfer.kernels.triton.pick import pick
 from deepinfer.kernels.triton.route import route
 from deepinfer.kernels.values import HyperWeights, Written
@@ -65,7 +65,7 @@ def _expert_cases(randoms: Randoms, packed: ExpertWeights, rows: int) -> Iterato
     x = randoms.normal(pairs // EXPERTS_PER_TOKEN, HIDDEN)
     ids = (torch.arange(pairs, device="cuda") % _LOCAL).view(-1, EXPERTS_PER_TOKEN).sort(-1).values
     weights = randoms.uniform(*ids.shape)
-    tiling = choose_tiling(rows)
+    tiling = choose_tiling(pairs, _LOCAL)
     order, tiles = sort_pairs(ids, _LOCAL, tiling.rows)
     hidden, out = randoms.normal(pairs, INNER), randoms.normal(pairs, HIDDEN)
     common = order, tiles, weights, EXPERTS_PER_TOKEN, 10.0
@@ -98,7 +98,7 @@ def projections() -> Iterator[Case]:
             for how, op in (("cuBLAS", F.linear), ("ours", linear.linear_invariant)):
                 yield Case(f"{name}, {how}, {rows} rows", [_of(op, x, w) for w in weights], *work)
             if rows <= SOME_ROWS:
-                calls = [_of(_of_codes, x, one) for one in packed]
+                calls = [_of(linear_fp8, x, one) for one in packed]
                 yield Case(f"{name}, FP8, {rows} rows", calls, k * n, work[1])
     for rows in (1, 16, 32, 64, 128, 1024):
         randoms = Randoms()
@@ -107,12 +107,8 @@ def projections() -> Iterator[Case]:
         calls = [_of(dense.grouped_linear, x, weight) for weight in weights]
         yield Case(f"wo_a, cuBLAS, {rows} rows", calls, 2 * size, 2 * rows * size)
         if rows <= SOME_ROWS:
-            calls = [_of(_of_codes, x, pack_fp8(weight, _GROUPS)) for weight in weights]
+            calls = [_of(linear_fp8, x, pack_fp8(weight, _GROUPS)) for weight in weights]
             yield Case(f"wo_a, FP8, {rows} rows", calls, size, 2 * rows * size)
-
-
-def _of_codes(x: Tensor, packed: PackedFp8) -> Tensor:
-    return gemv_fp8(x, packed) if len(x) < FROM else linear_fp8(x, packed)
 
 
 def _of_fp8(weight: Tensor) -> Tensor:

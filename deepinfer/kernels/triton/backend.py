@@ -20,10 +20,10 @@ from deepinfer.kernels.triton import (
     engram,
     expert_weights,
     experts,
-    gemv,
     hyper,
     latents,
     linear_fp8,
+    packed_fp8,
     route,
     selection,
 )
@@ -71,7 +71,7 @@ class TritonKernels(KernelSet):
         """No: bfloat16 times bfloat16 is added up in float32 without copies."""
         return False
 
-    def few_rows(self, packed: gemv.PackedFp8) -> int:
+    def few_rows(self, packed: packed_fp8.PackedFp8) -> int:
         """As long as reading half the bytes makes it faster than cuBLAS."""
         return linear_fp8.most_rows(packed)
 
@@ -82,21 +82,21 @@ class TritonKernels(KernelSet):
     def packs(self, op: Callable[..., Tensor], weight: Tensor, num_groups: int) -> bool:
         """FP8 weights of whole blocks, where rows may depend on their number."""
         sizes = (len(weight) // num_groups, weight.shape[1])
-        is_whole = not any(size % gemv.BLOCK for size in sizes)
+        is_whole = not any(size % packed_fp8.BLOCK for size in sizes)
         return not self.is_invariant and op in self.of_fp8 and is_whole
 
-    def pack_linear(self, weight: Tensor, num_groups: int) -> gemv.PackedFp8 | None:
+    def pack_linear(self, weight: Tensor, num_groups: int) -> packed_fp8.PackedFp8 | None:
         """None of a weight that is not FP8 after all, as others may store it."""
         try:
-            return gemv.pack_fp8(weight, num_groups)
+            return packed_fp8.pack_fp8(weight, num_groups)
         except ValueError:
             return None
 
-    def linear_few_rows(self, x: Tensor, packed: gemv.PackedFp8) -> Tensor:
+    def linear_few_rows(self, x: Tensor, packed: packed_fp8.PackedFp8) -> Tensor:
         """In FP8, as they are kept. Rows are rounded where `linear_quantised` rounds them."""
         if self.act_quant == "fp8" and x.dim() == 2:
             x = experts.round_rows(x)
-        return (gemv.gemv_fp8 if len(x) < linear_fp8.FROM else linear_fp8.linear_fp8)(x, packed)
+        return linear_fp8.linear_fp8(x, packed)
 
     def empty_experts(
         self, num_experts: int, num_inner: int, size: int, dtype: torch.dtype

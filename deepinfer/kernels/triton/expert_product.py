@@ -22,6 +22,7 @@ WAIT: tl.constexpr = tl.constexpr("wgmma.wait_group.sync.aligned 0; mov.b32 $0, 
 
 
 _TALLEST = 128  # rows of the tallest tile
+_FEW_EXPERTS = 7  # of the released model's sizes, two programs on each multiprocessor
 # From so many pairs an expert on, expert_hopper.py has them, where it can.
 _MANY = 128
 
@@ -36,18 +37,20 @@ class Tiling(NamedTuple):
     max_registers: int | None = None
 
 
-def choose_tiling(pairs_per_expert: float) -> Tiling:
-    """The tiles for this many pairs an expert on average.
+def choose_tiling(pairs: int, num_experts: int) -> Tiling:
+    """The tiles for this many pairs.
 
     A tile that is too short unpacks an expert's weights twice; one that is too tall takes registers
     from programs that would hide each other's waiting. Experts are not visited equally often, so
     that the shortest leaves room for half as many again.
     """
-    if pairs_per_expert <= 11:
+    if pairs <= 11 * num_experts:
+        if min(pairs, num_experts) <= _FEW_EXPERTS:
+            return Tiling(16, 128, 4, 8)  # two at a time are all: each has more on the way
         return Tiling(16, 128, 4, 4, 128)  # four programs at a time on a multiprocessor
-    if pairs_per_expert <= 32:
+    if pairs <= 32 * num_experts:
         return Tiling(32, 128, 4, 4)
-    if pairs_per_expert <= 64:
+    if pairs <= 64 * num_experts:
         return Tiling(64, 128, 4, 4)
     return Tiling(_TALLEST, 128, 4, 3)
 

@@ -45,7 +45,7 @@ def experts(
     if num_rows == 0:
         return out
     num_experts, pairs = packed.gate_up.shape[0], num_rows * topk
-    tiling = choose_tiling(pairs / num_experts)
+    tiling = choose_tiling(pairs, num_experts)
     is_fp8 = act_quant == "fp8"
     if is_fp8:
         x = round_rows(x)

@@ -1,11 +1,10 @@
-"""Some dozen rows times an FP8 weight: half the bytes that cuBLAS reads in bfloat16.
+"""A few rows, or some dozen, times an FP8 weight: half the bytes that cuBLAS reads in bfloat16.
 
-The weight is what `gemv` packs, for fewer rows; codes become bfloat16 in registers, exactly. A
-program has a tile of outputs for all rows; where that leaves multiprocessors without work, programs
-share the inputs of a tile between them, and a second kernel adds up their parts, in one order.
+Codes become bfloat16 in registers, exactly. A program has a tile of outputs for all rows; where
+that leaves multiprocessors without work, programs share the inputs of a tile between them, and a
+second kernel adds up their parts, in one order. Hopper's alone.
 """
 
-from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -16,24 +15,25 @@ from torch import Tensor
 from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.device import is_hopper
 from deepinfer.kernels.triton.expert_finish import to_bfloat16
-from deepinfer.kernels.triton.gemv import ROWS as FEW_ROWS
-from deepinfer.kernels.triton.gemv import PackedFp8, gemv_fp8, pairs_of
+from deepinfer.kernels.triton.packed_fp8 import PackedFp8, pairs_of
 
 ROWS = 128
-FROM = 9  # rows from which on this is faster than `gemv_fp8`
-_LEAST_ROWS = 32  # of a tile
 # Up to how many rows this is faster than cuBLAS in bfloat16, as measured (docs/hopper.md): of a
 # weight of so many outputs or more, of so many codes or more, and of others.
 _MANY_OUTPUTS, _MANY_CODES = 16_384, 20_000_000
 _MOST_ROWS = 128, 64, 32
 
-_SHAPES = ((8, 2, 1), (8, 1, 2), (4, 1, 2))  # warps, units of each, 64s of inputs
+# By rows of a tile: warps, units of each, 64s of inputs; and how many bytes of a multiprocessor's
+# shared memory a program takes. As measured: of few rows two programs on each are faster than one.
+_SHAPES = {
+    32: ((8, 1, 2), 110 << 10),
+    64: ((8, 2, 2), 200 << 10),
+    128: ((8, 2, 1), 200 << 10),
+}
+_SHORTER = (4, 2, 2), (4, 1, 2)  # where there are not as many outputs
 _MULTIPROCESSORS = 132
-_MEMORY = 200 << 10  # of a multiprocessor's, that its program takes
 _MOST_STAGES, _MOST_SPLITS = 8, 16
 _LEAST_INPUTS = 256  # of a share
-# What a second kernel costs, in bytes that a multiprocessor could have read from the L2 cache.
-_SECOND = 40_000
 _ADDED = 16  # outputs of a program that adds up
 
 
@@ -53,14 +53,12 @@ class Tiling(NamedTuple):
 def linear_fp8(x: Tensor, packed: PackedFp8) -> Tensor:
     """Up to 128 rows times an FP8 weight, float32 inside, rounded once: bf16 [T, G * out].
 
-    x bf16 [T, in], or [T, G, in] group by group. A row's bits depend on the number of rows. Raises
-    ValueError for more rows, or another number of groups or inputs. Hopper's; elsewhere it is
-    `gemv_fp8` of 16 rows at a time.
+    x bf16 [T, in], or [T, G, in] group by group. A row has the same bits in every batch of up to
+    32 rows; of more they depend on the number of rows. Raises ValueError for more rows, or another
+    number of groups or inputs.
     """
     if len(x) > ROWS:
         raise ValueError(f"{len(x)} rows: the kernel takes {ROWS}")
-    if not is_hopper(x.device):
-        return torch.cat([gemv_fp8(part, packed) for part in x.split(FEW_ROWS)])
     out = x.new_empty((len(x), packed.groups * packed.num_outputs))
     pairs = pairs_of(x, packed)
     if len(x):
@@ -71,7 +69,7 @@ def linear_fp8(x: Tensor, packed: PackedFp8) -> Tensor:
 def most_rows(packed: PackedFp8) -> int:
     """Up to how many rows FP8 codes are worth reading."""
     if not is_hopper(packed.words.device):
-        return FEW_ROWS
+        return 0
     num_outputs = packed.groups * packed.num_outputs
     if num_outputs >= _MANY_OUTPUTS:
         return _MOST_ROWS[0]
@@ -158,25 +156,15 @@ def add_kernel(
 
 
 def choose_tiling(packed: PackedFp8, num_rows: int) -> Tiling:
-    """The tile and the shares with which the busiest multiprocessor has the least to read: codes,
-    rows, which taller tiles share, and parts, of which fewer shares make fewer.
-    """
-    rows = max(_LEAST_ROWS, triton.next_power_of_2(num_rows))
-    num_units, blocks = packed.words.shape[:2]
+    """As measured, with so many shares that all programs run at once."""
+    rows = next(rows for rows in _SHAPES if num_rows <= rows)
+    (shape, memory), (num_units, blocks) = _SHAPES[rows], packed.words.shape[:2]
     units = num_units // packed.groups
-
-    def cost(shape: tuple[tuple[int, int, int], int]) -> int:
-        (warps, reps, subs), splits = shape
-        height = 16 * warps * reps
-        programs = num_units // (warps * reps) * splits
-        inputs = 64 * subs * triton.cdiv(blocks // (2 * subs), splits)
-        read = inputs * (height + 2 * rows)
-        added = 8 * height * rows if splits > 1 else 0  # written and read
-        rounds = triton.cdiv(programs, _MULTIPROCESSORS)
-        return rounds * (read + added) + (_SECOND if splits > 1 else 0)
-
-    most = min(_MOST_SPLITS, max(1, blocks * 32 // _LEAST_INPUTS))
-    shapes = (one for one in _SHAPES if units % (one[0] * one[1]) == 0)
-    (warps, reps, subs), splits = min(product(shapes, range(1, most + 1)), key=cost)
+    warps, reps, subs = next(one for one in (shape, *_SHORTER) if units % (one[0] * one[1]) == 0)
+    # A small weight is read before a second program on each would have begun.
+    is_small = num_units * blocks * 512 < _MANY_CODES
+    programs = _MULTIPROCESSORS * (2 if rows == min(_SHAPES) and not is_small else 1)
+    shares = programs // (num_units // (warps * reps))
+    splits = max(1, min(shares, _MOST_SPLITS, blocks * 32 // _LEAST_INPUTS))
     stage = subs * 64 * (16 * warps * reps + 2 * rows + 2)
-    return Tiling(rows, warps, reps, subs, min(_MOST_STAGES, _MEMORY // stage), splits)
+    return Tiling(rows, warps, reps, subs, min(_MOST_STAGES, memory // stage), splits)

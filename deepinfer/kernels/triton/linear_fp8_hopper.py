@@ -1,9 +1,9 @@
-"""Products of some dozen rows with FP8 weights on SM90, in Gluon.
+"""Products of up to some dozen rows with FP8 weights on SM90, in Gluon.
 
 The weight is the left factor of the tensor core's wide products, straight from registers: the codes
-that a thread reads are those that it multiplies (see `gemv`). Rows come through shared memory, four
-bytes at a time, since within 32 inputs the tensor core wants them in another order than memory has:
-that of the codes. While one product runs the weights of the next are unpacked.
+that a thread reads are those that it multiplies (packed_fp8.py). Rows come through shared memory,
+four bytes at a time, since within 32 inputs the tensor core wants them in another order than memory
+has: that of the codes. While one product runs the weights of the next are unpacked.
 """
 
 from triton.experimental import gluon
@@ -17,9 +17,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from deepinfer.kernels.triton import chain
-from deepinfer.kernels.triton.gemv_kernels import UNPACK_ASM
 
 _FOUR: gl.constexpr = gl.constexpr((gl.bfloat16,) * 4)
+
+# A word of four codes to two pairs of bf16; $5 is the factor, twice.
+_UNPACK_ASM: gl.constexpr = gl.constexpr("""{
+.reg .b32 a, b;
+and.b32 a, $4, 0x87F087F0; mul.rn.bf16x2 a, a, $5; mov.b32 {$0, $1}, a;
+shl.b32 a, $4, 4; and.b32 a, a, 0x80F080F0; shr.b32 b, $4, 4; and.b32 b, b, 0x07000700;
+or.b32 a, a, b; mul.rn.bf16x2 a, a, $5; mov.b32 {$2, $3}, a;
+}""")
 
 
 @gluon.constexpr_function
@@ -109,7 +116,7 @@ def _unpack(words, factors, ROWS: gl.constexpr, WARPS: gl.constexpr):
     LAYOUT: gl.constexpr = gl.DotOperandLayout(0, _sum_layout(WARPS, ROWS), 2)
     factor, _ = gl.broadcast(gl.expand_dims(gl.expand_dims(factors, 1), 3), words)
     a0, a1, b0, b1 = gl.inline_asm_elementwise(
-        UNPACK_ASM, "=h,=h,=h,=h,r,r", [words, factor], _FOUR, is_pure=True, pack=1
+        _UNPACK_ASM, "=h,=h,=h,=h,r,r", [words, factor], _FOUR, is_pure=True, pack=1
     )
     tile = gl.join(gl.join(a0, a1), gl.join(b0, b1))
     # [unit, block, row in 8, lane of 4, word's u, half of the unit, half of a pair, pair]

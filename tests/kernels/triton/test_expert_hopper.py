@@ -70,7 +70,7 @@ def both(work, monkeypatch, *, is_down, is_fp8=False):
         else:
             parts = work.x, packed.gate_up, packed.gate_up_scales
         how = {"is_down": is_down, "is_fp8": is_fp8}
-        grouped_product(*parts, out, work.common, choose_tiling(1000), **how)
+        grouped_product(*parts, out, work.common, choose_tiling(1000, 1), **how)
         found.append(out)
     return found
 

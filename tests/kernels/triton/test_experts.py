@@ -174,7 +174,7 @@ def test_every_code_is_exact(device, generator, scale):
     out = torch.full((width, hidden), torch.nan, device=device).bfloat16()
     common = identity_tiles(width, 64, device)
     grouped_product(
-        rows, packed.down, packed.down_scales, out, common, choose_tiling(50), is_down=True
+        rows, packed.down, packed.down_scales, out, common, choose_tiling(50, 1), is_down=True
     )
     assert torch.equal(out.float().T, decoded(stored[2])[1])
 

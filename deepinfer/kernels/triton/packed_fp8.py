@@ -1,4 +1,4 @@
-"""Few rows times an FP8 weight, near the speed of memory; the weight's packing, once at load.
+"""FP8 weights of dense products, packed once at load for the tensor core's registers.
 
 The release stores such weights as e4m3 codes with a power of two for each 32 x 32 block; the engine
 keeps their values in bfloat16. `pack_fp8` finds the codes again, exactly.
@@ -14,14 +14,10 @@ Read as bfloat16 they lack a factor of 2**120, which the block's own factor brin
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
-from deepinfer.kernels.triton import chain, gemv_kernels
-
-ROWS = 16
 BLOCK = 32  # inputs and outputs that share a scale
-_OUTPUTS = 64  # outputs of a group are padded to a multiple of it: the tallest tile
+_OUTPUTS = 64  # outputs of a group are padded to a multiple of it: the shortest tile
 _INPUTS = 256  # inputs are padded to a multiple of it: every tile has a step that divides it
 _LARGEST = 448.0  # of e4m3
 # Scales are 2**-126 to 2**7. Below, bfloat16 has no numbers that e4m3 would lack at 2**-126; above,
@@ -29,13 +25,6 @@ _LARGEST = 448.0  # of e4m3
 _LEAST, _GREATEST = -126, 7
 _MISSING = 120  # exponent that the bits of a code lack as bfloat16
 _SLICE = 1 << 22  # elements that are packed at a time
-
-_MULTIPROCESSORS = 132
-# Loads of 16 bytes that a thread has room for: of up to 8 rows, all that there are, or those before
-# others follow; and of these, if a multiprocessor has more than _CROWDED threads.
-_LOADS, _RING_LOADS, _CROWDED_LOADS = 10, 8, 5
-_CROWDED = 512
-_TALL = 1000  # units from which on fewer warps a program are enough
 
 
 class PackedFp8(NamedTuple):
@@ -52,18 +41,6 @@ class PackedFp8(NamedTuple):
     num_inputs: int
 
 
-class Tiling(NamedTuple):
-    """Shape of a program: units of 16 outputs, eights of rows, warps, steps that are read ahead;
-    whether the L2 cache is asked for all the rest at once.
-    """
-
-    units: int
-    eights: int
-    warps: int
-    ahead: int
-    fetch: bool = True
-
-
 def pack_fp8(weight: Tensor, groups: int = 1) -> PackedFp8:
     """Codes and scales of a bfloat16 weight [G * out, in], on its device.
 
@@ -74,8 +51,8 @@ def pack_fp8(weight: Tensor, groups: int = 1) -> PackedFp8:
     num_outputs = total // groups
     if total % (groups * BLOCK) or num_inputs % BLOCK:
         raise ValueError(f"FP8 weight of {groups} x {num_outputs} x {num_inputs}: not blocks of 32")
-    tall = triton.cdiv(num_outputs, _OUTPUTS) * _OUTPUTS
-    blocks = triton.cdiv(num_inputs, _INPUTS) * (_INPUTS // BLOCK)
+    tall = -(-num_outputs // _OUTPUTS) * _OUTPUTS
+    blocks = -(-num_inputs // _INPUTS) * (_INPUTS // BLOCK)
     words = weight.new_zeros((groups, tall // 16, blocks, 128), dtype=torch.int32)
     factors = weight.new_zeros((groups, tall // BLOCK, blocks), dtype=torch.int32)
     used = num_inputs // BLOCK
@@ -122,48 +99,6 @@ def _words(codes: Tensor) -> Tensor:
     return words.permute(0, 3, 2, 4, 5, 1).flatten(2)
 
 
-def gemv_fp8(x: Tensor, packed: PackedFp8) -> Tensor:
-    """Few rows times an FP8 weight, float32 inside, rounded once: bf16 [T, G * out].
-
-    x bf16 [T, in], or [T, G, in] group by group. A row has the same bits in every batch of up to 16
-    rows. Raises ValueError for more rows, or another number of groups or inputs.
-    """
-    num_rows = len(x)
-    if num_rows > ROWS:
-        raise ValueError(f"{num_rows} rows: the kernel takes {ROWS}")
-    pairs = pairs_of(x, packed)
-    out = x.new_empty((num_rows, packed.groups * packed.num_outputs))
-    if num_rows == 0:
-        return out
-    tiling = choose_tiling(packed, num_rows)
-    programs = packed.words.shape[0] // tiling.units
-    gemv_kernels.product[(programs,)](
-        pairs,
-        pairs.stride(0),
-        pairs.stride(1),
-        packed.words,
-        packed.factors,
-        out,
-        num_rows,
-        packed.num_outputs,
-        programs // packed.groups,
-        0,
-        INPUTS=packed.num_inputs,
-        GROUPS=packed.groups,
-        STEPS=packed.words.shape[1] // tiling.warps,
-        EIGHTS=tiling.eights,
-        UNITS=tiling.units,
-        WARPS=tiling.warps,
-        AHEAD=tiling.ahead,
-        FETCH=tiling.fetch,
-        NATIVE=not triton.knobs.runtime.interpret,
-        **chain.launch(x.device),
-        num_warps=tiling.warps,
-        num_stages=1,
-    )
-    return out
-
-
 def pairs_of(x: Tensor, packed: PackedFp8) -> Tensor:
     """Rows for `packed`, bf16 [T, in] or [T, G, in], as pairs of numbers, int32 [T, G, in / 2].
 
@@ -178,28 +113,3 @@ def pairs_of(x: Tensor, packed: PackedFp8) -> Tensor:
     if rows.stride(2) != 1 or any(n % 2 for n in (rows.storage_offset(), *rows.stride()[:2])):
         rows = rows.clone(memory_format=torch.contiguous_format)
     return rows.view(torch.int32)
-
-
-def choose_tiling(packed: PackedFp8, num_rows: int) -> Tiling:
-    """The tallest tile that leaves every multiprocessor some programs, all of them at once, and as
-    many loads in flight as their registers have room for.
-
-    The shorter the tile, the more often x is read: of many rows that soon costs more than too few
-    programs do. The warps alone change bits, and only the weight's shape decides them.
-    """
-    units, blocks = packed.words.shape[:2]
-    eights = triton.cdiv(num_rows, 8)
-    # A multiprocessor's only program has more warps, or they would wait for their own results.
-    warps = 4 if units >= _TALL else 8
-    if units <= _MULTIPROCESSORS and blocks % 16 == 0:
-        warps = 16
-    steps = blocks // warps
-    wanted = 250 if eights == 1 else 130
-    height = next((n for n in (4, 2) if units // n >= wanted), 1)
-    threads = triton.cdiv(units // height, _MULTIPROCESSORS) * warps * 32
-    is_crowded = threads > _CROWDED
-    if steps * height <= _LOADS // eights and not is_crowded:
-        return Tiling(height, eights, warps, steps)
-    most = (_CROWDED_LOADS if is_crowded else _RING_LOADS) // height
-    ahead = max(n for n in range(1, most + 1) if steps % n == 0)
-    return Tiling(height, eights, warps, ahead)
