@@ -25,7 +25,7 @@ from deepinfer.worker.step_numbers import (
 )
 
 # More rows keep a device so long that launching them one by one does not show.
-_MOST_ROWS = 1024
+_MOST_ROWS = 2048
 _LEAST_BLOCKS = 8  # of the longest sequence: tables are padded to powers of two from there
 
 
