@@ -11,14 +11,11 @@ memory once more: that would be too slow for it.
 Sums run over the columns in the order of expert_product.py: the bits are the same.
 """
 
-from typing import NamedTuple
-
 import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -39,22 +36,13 @@ from deepinfer.kernels.triton.expert_hopper_memory import (
 )
 from deepinfer.kernels.triton.expert_weights import spread
 
-
-class Schedule(NamedTuple):
-    """How the parts of a program keep apart. A block of 128 columns is a stage.
-
-    lag + lead is at most stages - 2: otherwise all wait for each other.
-    """
-
-    stages: int = 4
-    lag: int = 1  # stages that are asked for before one is waited for; -1: no copier waits
-    lead: int = 1  # stages by which the first 128 channels are ahead of the others
-    unroll: int = 2  # stages of a turn of the loop, if they are a multiple of it
-    registers: int = 216  # of threads that multiply
-    copier_registers: int = 72
-
-
-_SCHEDULE = Schedule()
+# How the parts of a program keep apart; a stage is a block of 128 columns. Lag + lead is at most
+# stages - 2, or all would wait for each other.
+_STAGES = 4
+_LAG = 1  # stages that are asked for before one is waited for
+_LEAD = 1  # stages by which the first 128 channels are ahead of the others
+_UNROLL = 2  # stages of a turn of the loop, if they are a multiple of it
+_REGISTERS = 216, 72  # of threads that multiply, and that copy
 
 
 def product(
@@ -66,7 +54,6 @@ def product(
     *,
     is_down: bool = False,
     is_fp8: bool = False,
-    schedule: Schedule = _SCHEDULE,
 ) -> None:
     """As `grouped_product`, for tiles of 128 rows and a multiple of 128 input columns, on SM90."""
     num_blocks = words.shape[1]
@@ -77,11 +64,11 @@ def product(
         NUM_BLOCKS=num_blocks,
         IS_DOWN=is_down,
         IS_FP8=is_fp8,
-        STAGES=schedule.stages,
-        LAG=schedule.lag,
-        LEAD=schedule.lead,
-        UNROLL=schedule.unroll if num_blocks % schedule.unroll == 0 else 1,
-        REGISTERS=(schedule.registers, schedule.copier_registers),
+        STAGES=_STAGES,
+        LAG=_LAG,
+        LEAD=_LEAD,
+        UNROLL=_UNROLL if num_blocks % _UNROLL == 0 else 1,
+        REGISTERS=_REGISTERS,
         **chain.launch(x.device),
         num_warps=WARPS.value,
     )
@@ -153,8 +140,8 @@ def _add(total, before, near, far, words, codes):
 @gluon.jit
 def _sums(
     stages, done, last,
-    SECOND: gl.constexpr, NUM_BLOCKS: gl.constexpr, STAGES: gl.constexpr, LAG: gl.constexpr,
-    LEAD: gl.constexpr, UNROLL: gl.constexpr,
+    SECOND: gl.constexpr, NUM_BLOCKS: gl.constexpr, STAGES: gl.constexpr, LEAD: gl.constexpr,
+    UNROLL: gl.constexpr,
 ):  # fmt: skip
     """Of one item: float32 [64, rows], twice. done: steps of the items before; last: the last
     step of all."""
@@ -167,8 +154,6 @@ def _sums(
             step = done + turn * UNROLL + i
             ahead = gl.minimum(step + SECOND * LEAD, last)
             mbarrier.wait(full.index(ahead % STAGES), (ahead // STAGES) & 1)
-            if LAG < 0:
-                fence_async_shared()
             stage = step % STAGES
             left, right = near.index(stage).permute((1, 0)), far.index(stage).permute((1, 0))
             word, code = packed.index(stage), codes.index(stage)
@@ -189,7 +174,7 @@ def _multiply_all(
     stages, room, num_items, num_parts,
     out, order, tiles, weights, limit, num_outputs,
     SECOND: gl.constexpr, NUM_BLOCKS: gl.constexpr, IS_DOWN: gl.constexpr, IS_FP8: gl.constexpr,
-    STAGES: gl.constexpr, LAG: gl.constexpr, LEAD: gl.constexpr, UNROLL: gl.constexpr,
+    STAGES: gl.constexpr, LEAD: gl.constexpr, UNROLL: gl.constexpr,
 ):  # fmt: skip
     """What becomes of every item of this program, for the SECOND-th 128 channels of each."""
     start, stride = gl.program_id(0), gl.num_programs(0)
@@ -207,7 +192,7 @@ def _multiply_all(
             factor = gl.load(weights + pair)
         upper, lower = _sums(
             stages, done, last,
-            SECOND, NUM_BLOCKS, STAGES, LAG, LEAD, UNROLL,
+            SECOND, NUM_BLOCKS, STAGES, LEAD, UNROLL,
         )  # fmt: skip
         done += NUM_BLOCKS
         channel = part * CHANNELS + SECOND * 2 * SHARE
@@ -242,7 +227,7 @@ def experts_product(
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1 if LAG >= 0 else 32 * WARPS)
+        mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
     stages = near, far, packed, codes, full, empty
     num_items = gl.load(tiles) * num_parts
@@ -251,12 +236,12 @@ def experts_product(
             (_multiply_all, (
                 stages, one, num_items, num_parts,
                 out, order, tiles, weights, limit, num_outputs,
-                0, NUM_BLOCKS, IS_DOWN, IS_FP8, STAGES, LAG, LEAD, UNROLL,
+                0, NUM_BLOCKS, IS_DOWN, IS_FP8, STAGES, LEAD, UNROLL,
             )),
             (_multiply_all, (
                 stages, other, num_items, num_parts,
                 out, order, tiles, weights, limit, num_outputs,
-                1, NUM_BLOCKS, IS_DOWN, IS_FP8, STAGES, LAG, LEAD, UNROLL,
+                1, NUM_BLOCKS, IS_DOWN, IS_FP8, STAGES, LEAD, UNROLL,
             )),
             (copy_all, (
                 stages, num_items, num_parts,

@@ -67,23 +67,19 @@ def copy_all(
             x_at += BLOCK
             word_at += num_stored * 16
             scale_at += num_stored * 4
-            if LAG < 0:
-                async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
-            else:
-                async_copy.commit_group()
-                async_copy.wait_group(LAG)
-                fence_async_shared()
-                _barrier()
-                if step >= LAG:
-                    mbarrier.arrive(full.index((step - LAG) % STAGES), count=1)
+            async_copy.commit_group()
+            async_copy.wait_group(LAG)
+            fence_async_shared()
+            _barrier()
+            if step >= LAG:
+                mbarrier.arrive(full.index((step - LAG) % STAGES), count=1)
         done += NUM_BLOCKS
-    if LAG >= 0:
-        async_copy.wait_group(0)
-        fence_async_shared()
-        _barrier()
-        for step in range(LAG):
-            if done > 0:
-                mbarrier.arrive(full.index((done - LAG + step) % STAGES), count=1)
+    async_copy.wait_group(0)
+    fence_async_shared()
+    _barrier()
+    for step in range(LAG):
+        if done > 0:
+            mbarrier.arrive(full.index((done - LAG + step) % STAGES), count=1)
 
 
 @gluon.constexpr_function
