@@ -295,6 +295,7 @@ def bench(
     sweep: Annotated[
         str | None, typer.Option(help="rank: decode | contexts | prompts: many sizes instead.")
     ] = None,
+    skew: Annotated[float, typer.Option(help="rank: the k-th expert has k**-skew rows.")] = 0.0,
     repeats: Annotated[int, typer.Option(help="steps, invariance: how often a step is timed.")] = 7,
     engine: Any = None,
     as_json: Annotated[
@@ -346,7 +347,7 @@ def bench(
         "drafts-sim": lambda: tool.drafts_sim(show=_show),
         "kernels": lambda: tool.kernels(args, show=_show),
         "rank": lambda: tool.rank(
-            ranks, Case(batch, input_len, rows), sweep, args, as_json=as_json, show=_show
+            ranks, Case(batch, input_len, rows), sweep, skew, args, as_json=as_json, show=_show
         ),
         "gap": lambda: tool.gap(ranks, batch, rows, args, show=_show),
     }
@@ -419,10 +420,8 @@ def main() -> int:
     set_thread_policy()
     try:
         app()
-    except DeepInferError as error:
+    except (DeepInferError, OSError) as error:  # OSError: standard output on a full disk, say
         _report(f"error: {error}")
-    except OSError as error:
-        _report(f"error: {error}")  # standard output on a full disk, say
     return 2
 
 

@@ -44,6 +44,7 @@ Show = Callable[[str], None]
 
 _HOST_STEPS = 300
 _MASK_STEPS = 60
+_MOST_SKEW = 8
 _PROFILED = (Case(1, 512), Case(8, 512), Case(32, 512), Case(32, 4096), Case(1, 0, num_rows=512))
 _PROFILE_REPEATS = 3
 
@@ -130,10 +131,20 @@ def kernels(args: EngineArgs, *, show: Show) -> int:
 
 
 def rank(
-    num_ranks: int, case: Case, sweep: str | None, args: EngineArgs, *, as_json: bool, show: Show
+    num_ranks: int,
+    case: Case,
+    sweep: str | None,
+    skew: float,
+    args: EngineArgs,
+    *,
+    as_json: bool,
+    show: Show,
 ) -> int:
-    """A step of one rank of the released model. sweep: one of `SWEEPS` instead. Raises ConfigError
-    for sizes that cannot be, and without a GPU."""
+    """A step of one rank of the released model. sweep: one of `SWEEPS` instead. skew: of its
+    experts' rows. Raises ConfigError for sizes that cannot be, and without a GPU."""
+    if not 0 <= skew <= _MOST_SKEW:
+        what = f"found {skew}, expected a number from 0 to {_MOST_SKEW}"
+        raise ConfigError(what, where="--skew", hint="0 visits all experts alike")
     config = _config_of_ranks(num_ranks)
     if sweep is not None:
         one_of("--sweep", sweep, list(SWEEPS))
@@ -145,7 +156,7 @@ def rank(
     from deepinfer.bench.gpu.rank_report import rank_lines
 
     cases = [case] if sweep is None else SWEEPS[sweep]
-    _show_all(rank_lines(num_ranks, cases, as_json=as_json), show)
+    _show_all(rank_lines(num_ranks, cases, skew, as_json=as_json), show)
     return 0
 
 

@@ -47,6 +47,7 @@ COMMANDS = {
             "--ranks",
             "--rows",
             "--sweep",
+            "--skew",
             "--repeats",
         ),
         *(*ENGINE, "--json"),

@@ -2,8 +2,8 @@
 
 A network of the released sizes with random weights holds the rank's share of the experts. Under
 expert parallelism a rank's experts get rows from all ranks, on average as many as its own rows
-choose: so every row's choices are replaced by local experts, evenly. The exchange itself, the draft
-module and Engram's tables (rows are made up) are not part of it.
+choose: so every row's choices are replaced by local experts, evenly or not. The exchange itself,
+the draft module and Engram's tables (rows are made up) are not part of it.
 """
 
 from collections import defaultdict
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepinfer.bench.gpu.routing import choices
 from deepinfer.bench.gpu.timing import kernels_of, own_times, replay_ms
 from deepinfer.bench.steps import Case, make_worker, step_plan
 from deepinfer.config.released import released_config
@@ -43,27 +44,25 @@ _PARTS = {
 _PRODUCTS = ("products of cuBLAS", "products of few rows")
 
 
-def released_network(num_ranks: int) -> Network:
-    """The released model with share 0 of `num_ranks` of the experts, evenly visited."""
+def released_network(num_ranks: int, skew: float = 0.0) -> Network:
+    """The released model with share 0 of `num_ranks` of the experts, visited as `choices` says."""
     config = released_config()
     share = config.n_routed_experts // num_ranks
-    kernels = _evenly(load_kernels("triton"), share)
+    kernels = _routed(load_kernels("triton"), share, skew)
     token_map = [i % config.engram_compressed_vocab_size for i in range(config.vocab_size)]
     return build_dummy(config, token_map, kernels, expert_shard=(0, num_ranks), device="cuda")
 
 
-def _evenly(kernels: KernelSet, num_local: int) -> KernelSet:
-    """The router runs, and its choices are replaced: row t takes the local experts 6 t and so on,
-    round and round."""
+def _routed(kernels: KernelSet, share: int, skew: float) -> KernelSet:
+    """The router runs, and its choices are replaced."""
 
     @cache  # no part of a step
-    def even(num_rows: int, topk: int, device: torch.device) -> Tensor:
-        place = torch.arange(num_rows * topk, device=device) % num_local
-        return place.view(num_rows, topk).sort(-1).values
+    def chosen(num_rows: int, topk: int, device: torch.device) -> Tensor:
+        return choices(num_rows, topk, share, skew).to(device)
 
     def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor, Tensor]:
         ids, weights = kernels.route(logits, bias, topk, scale)
-        return even(*ids.shape, ids.device), weights
+        return chosen(*ids.shape, ids.device), weights
 
     return replace(kernels, route=route)
 

@@ -8,6 +8,7 @@ import torch
 
 from deepinfer.bench.gpu.ceilings import Ceilings, measure_ceilings
 from deepinfer.bench.gpu.rank import KEPT_ROWS, is_prompt, released_network, run, tokens_of
+from deepinfer.bench.gpu.routing import busiest, choices
 from deepinfer.bench.gpu.work import work_of
 from deepinfer.bench.steps import Case
 from deepinfer.model.network import Network
@@ -15,8 +16,11 @@ from deepinfer.model.network import Network
 _PRODUCTS = ("products of cuBLAS", "products of few rows")
 
 
-def rank_lines(num_ranks: int, cases: Sequence[Case], *, as_json: bool = False) -> Iterator[str]:
-    """What a step of each case takes, and where it goes. as_json: one object a case."""
+def rank_lines(
+    num_ranks: int, cases: Sequence[Case], skew: float = 0.0, *, as_json: bool = False
+) -> Iterator[str]:
+    """What a step of each case takes, and where it goes. skew: as of `choices`. as_json: one object
+    a case."""
     gpu, ceilings = torch.cuda.get_device_properties(0), measure_ceilings()
     if not as_json:
         yield (
@@ -27,11 +31,11 @@ def rank_lines(num_ranks: int, cases: Sequence[Case], *, as_json: bool = False) 
             f"measured ceilings: {ceilings.bytes_per_s / 1e12:.2f} TB/s read, "
             f"{ceilings.flops_per_s / 1e12:.0f} TFLOP/s bfloat16"
         )
-    network = released_network(num_ranks)
+    network = released_network(num_ranks, skew)
     for case in cases:
-        record = _record(network, case, ceilings)
+        record = {**_record(network, case, ceilings), "busiest": _busiest(network, case, skew)}
         if as_json:
-            yield json.dumps({"gpu": gpu.name, "ranks": num_ranks, **record})
+            yield json.dumps({"gpu": gpu.name, "ranks": num_ranks, "skew": skew, **record})
         else:
             yield from _lines(record)
         torch.cuda.empty_cache()
@@ -63,13 +67,22 @@ def _record(network: Network, case: Case, ceilings: Ceilings) -> dict[str, Any]:
     }
 
 
+def _busiest(network: Network, case: Case, skew: float) -> float:
+    """Rows of the busiest expert, in those of the mean, of a layer that all rows run in."""
+    config, (_, num_ranks) = network.setup.config, network.setup.expert_shard
+    local = config.n_routed_experts // num_ranks
+    ids = choices(case.batch * case.num_rows, config.num_experts_per_tok, local, skew)
+    return busiest(ids, local)
+
+
 def _lines(record: dict[str, Any]) -> Iterator[str]:
     ms = record["ms"]
     yield (
         f"{record['requests']} requests of {record['context']:,} tokens, {record['rows']:,} rows "
         f"each: {ms:.2f} ms a step ({100 * record['least_ms'] / ms:.0f} % of it by the roofline), "
         f"{record['kernels']} kernels, {record['tokens_per_s']:,.0f} tokens/s, "
-        f"{record['tokens_per_s_of_a_request']:,.1f} a request"
+        f"{record['tokens_per_s_of_a_request']:,.1f} a request; the busiest expert has "
+        f"{record['busiest']:.2f} times the rows of the mean"
     )
     for part, one in record["parts"].items():
         line = f"  {part:24}{one['ms']:9.3f} ms {100 * one['ms'] / ms:6.1f} %"
