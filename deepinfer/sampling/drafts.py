@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.kernels.reference.noise import ACCEPT, RESIDUAL, draft_key, row_key, uniform
-from deepinfer.sampling.arrays import on_device
+from deepinfer.sampling.arrays import on_device, together
 from deepinfer.sampling.draw import Pick, greedy, temper_and_filter
 from deepinfer.step import Int64, SamplePlan
 
@@ -63,7 +63,7 @@ def draft_tokens(
         return Drafted(token_ids, Proposed(drawn, logits[:0]))
     rows, place = rows[drawn], _on(logits, drawn)
     kept = _distribution(logits[place], plan, rows)
-    seed, choice, _ = numbers_of(logits, plan, rows)
+    seed, choice = together(numbers_of(plan, rows)[:2], logits.device)
     anchor = anchors[place]
     key = row_key(seed, choice, anchor + 1 + i)
     tested = np.flatnonzero(plan.is_rejection[rows]) if plan.is_rejection.size else rows[:0]
@@ -104,15 +104,16 @@ def verify(
     p = proposed.logprobs[_on(logits, which)].to(torch.float64).softmax(-1)
     token_ids = _on(logits, plan.draft_ids[rows].astype(np.int64))
     q_of_draft, p_of_draft = (x.gather(-1, token_ids[:, None])[:, 0] for x in (q, p))
-    seed, choice, position = numbers_of(logits, plan, rows)
-    accept_key = row_key(seed, choice, position, ACCEPT)
+    words = numbers_of(plan, rows)
+    keys = row_key(*words, ACCEPT), row_key(*words, RESIDUAL)
+    accept_key, residual_key = together(keys, logits.device)
     is_possible = p_of_draft > 0.0  # false for NaN, too
     stays = is_possible & (uniform(accept_key) * p_of_draft < q_of_draft)
     # For all rows, those whose draft stays too: to leave these out, the host would have to wait.
     weights = _residual(q, p)
     is_usable = is_possible & (weights.amax(-1) > 0.0)
     weights = torch.where(is_usable[:, None], weights, q)
-    other_ids = pick(weights.log(), row_key(seed, choice, position, RESIDUAL))
+    other_ids = pick(weights.log(), residual_key)
     return torch.where(stays, token_ids, other_ids)
 
 
@@ -127,11 +128,10 @@ def _distribution(logits: Tensor, plan: SamplePlan, rows: Int64) -> Tensor:
     return temper_and_filter(logits, *(number[rows] for number in numbers))
 
 
-def numbers_of(like: Tensor, plan: SamplePlan, rows: Int64) -> tuple[Tensor, Tensor, Tensor]:
-    """Seed, choice and position of the plan's rows, int64 [n] each, where `like` is."""
+def numbers_of(plan: SamplePlan, rows: Int64) -> tuple[Int64, Int64, Int64]:
+    """Seed, choice and position of the plan's rows: int64 [n] each, on the host."""
     seed, choice, position = (
-        _on(like, number[rows].astype(np.int64))
-        for number in (plan.seeds, plan.choices, plan.positions)
+        number[rows].astype(np.int64) for number in (plan.seeds, plan.choices, plan.positions)
     )
     return seed, choice, position
 

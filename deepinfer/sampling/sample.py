@@ -63,7 +63,7 @@ def _draw_rows(logits: Tensor, plan: SamplePlan, rows: np.ndarray, pick: Pick) -
     all_rows = len(rows) == len(logits)
     return draw(
         logits if all_rows else logits[on_device(rows, logits.device)],
-        row_key(*numbers_of(logits, plan, rows)),
+        on_device(row_key(*numbers_of(plan, rows)), logits.device),
         temperature=plan.temperature[rows],
         top_k=plan.top_k[rows],
         top_p=plan.top_p[rows],

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -162,6 +163,18 @@ def test_keys_equal_plain_integers(seed: int) -> None:
         assert uniform(key).tolist() == [((bits >> 12) + 0.5) * 2.0**-52]
     assert row_key(*place).item() & WORD == plain_key(seed, 3, 2**20)
     assert draft_key(*place, words(99)).item() & WORD == plain_key(seed, 3, 2**20, DRAFT, 99)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", EXTREME_WORDS)
+def test_keys_of_arrays_are_those_of_tensors(seed: int) -> None:
+    """A key made on the host wraps, or shifts its sign, in another way: tokens are others."""
+    place = words(seed, 1, -1), words(3, 0, 2**31 - 1), words(2**20, 0, 1)
+    arrays = tuple(one.numpy() for one in place)
+    for stream in (TARGET, DRAFT, ACCEPT, RESIDUAL):
+        key = row_key(*arrays, stream=stream)
+        assert key.dtype == np.int64
+        assert key.tolist() == row_key(*place, stream=stream).tolist()
 
 
 def test_streams_are_not_related() -> None:
