@@ -1,6 +1,7 @@
 """Kernels on a GPU, or, with TRITON_INTERPRET=1, by Triton's interpreter on the CPU."""
 
 import os
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -29,6 +30,20 @@ def needs_gpu(device: str) -> None:
 def released(device: str) -> bool:
     """Whether shapes of the released model can be afforded."""
     return device == "cuda"
+
+
+@pytest.fixture(scope="session")
+def assert_same(device: str) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """The same bits, whatever the batch. The interpreter's products are a library's, whose bits
+    depend on where in a tile a row lies, on some CPUs: there, nearly the same."""
+
+    def check(actual: torch.Tensor, expected: torch.Tensor) -> None:
+        if device == "cuda":
+            assert torch.equal(actual, expected)
+        else:
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)
+
+    return check
 
 
 @pytest.fixture
