@@ -15,12 +15,14 @@ pytest.importorskip("triton")
 ROOT = Path(__file__).parents[2]
 # Those that serve whole models are nothing for an interpreter.
 SERVING = {"test_engine", "test_faults", "test_golden", "test_laws"}
+# Gluon, which no interpreter knows, and nothing else.
+GLUON = {"test_expert_hopper"}
 # Half a minute each and more: the network is the kernels that others test, together.
 LONG = {"test_attend", "test_network", "test_pick", "test_select"}
 FILES = [
     pytest.param(file, marks=[] if file.stem in LONG else pytest.mark.sample, id=file.stem)
     for file in sorted((Path(__file__).parent / "triton").glob("test_*.py"))
-    if file.stem not in SERVING
+    if file.stem not in SERVING | GLUON
 ]
 
 
