@@ -146,7 +146,12 @@ def test_batches(generator, device, released):
     case = Case(generator, device, torch.bfloat16, rows, 4, size)
     whole = case.enter()
     for part in (slice(0, 1), slice(rows - 1, rows), slice(63, 65), slice(1, 70)):
-        assert same(case.enter(part), [x[part] for x in whole]), part
+        found, expected = case.enter(part), [x[part] for x in whole]
+        if released:
+            assert same(found, expected), part
+        else:  # as of `assert_same`, but rounded to bfloat16
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=2**-7, atol=1e-2)
 
 
 def test_folds(generator, device, released, monkeypatch):
