@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from deepinfer.sampling.arrays import on_device
+from deepinfer.sampling.arrays import together
 from deepinfer.step import Int64, StepPlan
 from deepinfer.worker.follow import Starts
 
@@ -37,8 +37,7 @@ def keep_rows(plan: StepPlan, starts: Starts) -> Kept | None:
     is_kept = place >= num_left_out[sequence]
     number = np.cumsum(is_kept) - 1
     left = np.flatnonzero(counts > num_left_out)
-    shift = on_device(num_left_out, starts.exact.device)
-    at = on_device(left, starts.exact.device)
+    shift, at = together((num_left_out, left), starts.exact.device)
     kept_plan = replace(
         plan,
         slot_ids=plan.slot_ids[left],

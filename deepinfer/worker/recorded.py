@@ -10,19 +10,12 @@ from torch import Tensor
 
 from deepinfer.model.network import Hidden, Network
 from deepinfer.sampling.arrays import on_device, pack, unpack
-from deepinfer.step import Int64, StepPlan
+from deepinfer.step import Int64
 from deepinfer.worker.drafter import Drafter
-from deepinfer.worker.follow import Starts
 from deepinfer.worker.graphs import Inputs, Recorder, Recordings, padded
 from deepinfer.worker.pools import Pools
 from deepinfer.worker.ready import ready_rows
-from deepinfer.worker.step_numbers import (
-    FOLDED_ROWS,
-    StepNumbers,
-    StepSize,
-    pad_numbers,
-    step_numbers,
-)
+from deepinfer.worker.step_numbers import FOLDED_ROWS, StepNumbers, StepSize, pad_numbers
 
 # More rows keep a device so long that launching them one by one does not show.
 _MOST_ROWS = 2048
@@ -52,12 +45,11 @@ class RecordedSteps:
         self._network, self._pools, self._drafter = network, pools, drafter
         self._recordings = Recordings(record)
 
-    def run(self, plan: StepPlan, starts: Starts, token_ids: Tensor) -> Hidden | None:
+    def run(self, numbers: StepNumbers[Int64], exact: Tensor, token_ids: Tensor) -> Hidden | None:
         """What `Network.run` gives, good until the next call; None for a step of another kind.
 
-        token_ids: int64 [T], of all rows of the plan.
+        exact: int64 [B], where its sequences start. token_ids: int64 [T], of all its rows.
         """
-        numbers = step_numbers(self._network.setup.config, plan, starts)
         size = step_size(numbers)
         if size is None:
             return None
@@ -80,7 +72,7 @@ class RecordedSteps:
                 self._drafter.keep_windows(hidden.features, index.positions, index.window_write)
             return hidden
 
-        hidden = self._recordings.run(size, inputs, (flat, starts.exact, token_ids), run)
+        hidden = self._recordings.run(size, inputs, (flat, exact, token_ids), run)
         num_rows = len(token_ids)
         return Hidden(hidden.final[:num_rows], hidden.features[:num_rows])
 

@@ -79,11 +79,11 @@ class Worker:
         assert self._launched is None  # its tokens were never drawn
         starts, token_ids = self._follow(plan)
         kept = keep_rows(plan, starts) if self.is_compact else None
-        hidden = None
+        numbers, hidden = self._numbers(plan, starts), None
         if kept is None and self._recorded is not None:
-            hidden = self._recorded.run(plan, starts, token_ids)
+            hidden = self._recorded.run(numbers, starts.exact, token_ids)
         if hidden is None:
-            ready = self._ready(plan, starts, token_ids, kept)
+            ready = self._ready(numbers, starts.exact, token_ids, kept)
             hidden = self.network.run(ready.batch, ready.store, ready.rest)
             index = ready.index
             if self.drafter is not None and len(hidden.features):
@@ -99,24 +99,26 @@ class Worker:
         all layers. It follows the step before."""
         starts, token_ids = self._follow(plan)
         kept = keep_rows(plan, starts) if self.is_compact else None
-        return plan if kept is None else kept.plan, self._ready(plan, starts, token_ids, kept)
+        ready = self._ready(self._numbers(plan, starts), starts.exact, token_ids, kept)
+        return plan if kept is None else kept.plan, ready
 
     def _follow(self, plan: StepPlan) -> tuple[Starts, Tensor]:
         self._tell_slots(plan)
         return follow(plan, self._sampled, self._proposed, self.device)
 
-    def _ready(self, plan: StepPlan, starts: Starts, token_ids: Tensor, kept: Kept | None) -> Ready:
-        ready = ready_rows(
-            self.network, self.pools, self._numbers(plan, starts), starts.exact, token_ids
-        )
+    def _ready(
+        self, numbers: StepNumbers[Int64], exact: Tensor, token_ids: Tensor, kept: Kept | None
+    ) -> Ready:
+        there = on_device_numbers(numbers, self.device)
+        ready = ready_rows(self.network, self.pools, there, exact, token_ids)
         if kept is None:
             return ready
-        numbers, rows = self._numbers(kept.plan, kept.starts), self._tensor(kept.rows)
-        return ready_rest(self.network, self.pools, ready, rows, numbers, kept.starts.exact)
+        there = on_device_numbers(self._numbers(kept.plan, kept.starts), self.device)
+        rows = self._tensor(kept.rows)
+        return ready_rest(self.network, self.pools, ready, rows, there, kept.starts.exact)
 
-    def _numbers(self, plan: StepPlan, starts: Starts) -> StepNumbers[Tensor]:
-        numbers = step_numbers(self.network.setup.config, plan, starts)
-        return on_device_numbers(numbers, self.device)
+    def _numbers(self, plan: StepPlan, starts: Starts) -> StepNumbers[Int64]:
+        return step_numbers(self.network.setup.config, plan, starts)
 
     def lose_step(self) -> None:
         """Forget launched and sampled steps: no later plan follows one of them."""

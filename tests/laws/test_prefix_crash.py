@@ -94,15 +94,17 @@ def test_killed_while_it_writes(
     """After a crash an engine answers from half a block, or finds nothing of what was written."""
     rng = random.Random(num_kills)
     found, num_torn = [], 0
-    for number in range(num_kills):
+    # On a slow machine a kill seldom falls into a write: it goes on until enough did.
+    for number in range(4 * num_kills):
+        if number >= num_kills and num_torn >= num_kills // 5:
+            break
         # At times a new folder, so that there is something to write.
         folder = tmp_path / str(number // 5)
         numbers = rng.sample(range(len(PROMPTS)), rng.randint(1, 3))
         with child(tiny_dir, folder, pause_s=0.004) as running:
             found.append(ask_then_kill(running, numbers, cold, rng.uniform(0, 0.15)))
         num_torn += temporaries(folder) > 0
-    # Of a few kills it may be none, on a slow machine.
-    assert num_torn >= (num_kills - 5) // 5, "it was never killed while it wrote"
+    assert num_torn >= num_kills // 5, "it was never killed while it wrote"
     assert sum(found) > 0, "nothing comes back"
     for folder in tmp_path.iterdir():
         with open_llm(tiny_dir, folder) as llm:

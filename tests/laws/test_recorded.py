@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from deepinfer.model.network import Network
-from deepinfer.step import StepPlan
 from deepinfer.tokenizer.tokenizer import Tokenizer
-from deepinfer.worker.follow import Starts
-from deepinfer.worker.recorded import RecordedSteps
+from deepinfer.worker.recorded import RecordedSteps, step_size
 from tests.laws.drafters import DRAFTERS, with_drafter
 from tests.laws.engines import Alone, Drafts, Job, run_jobs
 from tests.laws.test_engine import MODES, REPERTOIRE, check_company, companies, engine_of
@@ -86,9 +84,10 @@ def test_steps_are_recorded(
     sizes = []
     run = RecordedSteps.run
 
-    def watched(self: RecordedSteps, plan: StepPlan, starts: Starts, token_ids: Tensor) -> Any:
-        hidden = run(self, plan, starts, token_ids)
+    def watched(self: RecordedSteps, numbers: Any, exact: Tensor, token_ids: Tensor) -> Any:
+        hidden = run(self, numbers, exact, token_ids)
         sizes.append((len(token_ids), hidden is not None))
+        assert (step_size(numbers) is not None) == (hidden is not None)
         return hidden
 
     monkeypatch.setattr(RecordedSteps, "run", watched)

@@ -9,6 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from deepinfer.kernels.triton.expert_finish import activated, rounded, to_bfloat16
 from deepinfer.kernels.triton.expert_weights import DEPTH, REST
+from deepinfer.kernels.triton.gluon_names import barrier, copy
 
 BLOCK: gl.constexpr = gl.constexpr(DEPTH)  # columns of a stage
 ROWS: gl.constexpr = gl.constexpr(128)  # of a tile
@@ -16,9 +17,6 @@ CHANNELS: gl.constexpr = gl.constexpr(256)  # of an item
 SHARE: gl.constexpr = gl.constexpr(64)  # channels of a sum
 WARPS: gl.constexpr = gl.constexpr(4)  # of each of three parts of a program
 _REST: gl.constexpr = gl.constexpr(REST)
-# Later versions of Triton have them by other names.
-_barrier = getattr(gl, "thread_barrier", None) or gl.barrier
-_copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 
 @gluon.jit
@@ -60,23 +58,23 @@ def copy_all(
             step = done + block
             stage = step % STAGES
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
-            _copy(packed.index(stage), word_at + word_place)
-            _copy(codes.index(stage), scale_at + scale_place)
-            _copy(near.index(stage), x_at)
-            _copy(far.index(stage), x_at + BLOCK // 2)
+            copy(packed.index(stage), word_at + word_place)
+            copy(codes.index(stage), scale_at + scale_place)
+            copy(near.index(stage), x_at)
+            copy(far.index(stage), x_at + BLOCK // 2)
             x_at += BLOCK
             word_at += num_stored * 16
             scale_at += num_stored * 4
             async_copy.commit_group()
             async_copy.wait_group(LAG)
             fence_async_shared()
-            _barrier()
+            barrier()
             if step >= LAG:
                 mbarrier.arrive(full.index((step - LAG) % STAGES), count=1)
         done += NUM_BLOCKS
     async_copy.wait_group(0)
     fence_async_shared()
-    _barrier()
+    barrier()
     for step in range(LAG):
         if done > 0:
             mbarrier.arrive(full.index((done - LAG + step) % STAGES), count=1)

@@ -11,6 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from deepinfer.kernels.triton import chain
+from deepinfer.kernels.triton.gluon_names import copy
 from deepinfer.kernels.triton.hyper_pieces import COLUMNS, GROUP, TILE_ROWS
 from deepinfer.kernels.triton.hyper_product import (
     combined,
@@ -27,8 +28,6 @@ _STAGES: gl.constexpr = gl.constexpr(2)  # chunks in shared memory
 _COLUMNS: gl.constexpr = gl.constexpr(COLUMNS)
 _TILE: gl.constexpr = gl.constexpr(TILE_ROWS * COLUMNS)
 _GROUP: gl.constexpr = gl.constexpr(GROUP)
-# Later versions of Triton have it by another name.
-_copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 
 @gluon.jit
@@ -81,11 +80,11 @@ def _fetch(
     rows, tiles = room
     of_streams, of_rows, of_weights = places
     for a in gl.static_range(M):
-        _copy(rows[a], streams + (a * stream_step + chunk * _COLUMNS) + of_streams)
+        copy(rows[a], streams + (a * stream_step + chunk * _COLUMNS) + of_streams)
     if WRITE:
-        _copy(rows[M], y + chunk * _COLUMNS + of_rows)
+        copy(rows[M], y + chunk * _COLUMNS + of_rows)
     for i in gl.static_range(TILES):
-        _copy(tiles[i], pieces + (chunk * TILES + i) * (M * _TILE) + of_weights)
+        copy(tiles[i], pieces + (chunk * TILES + i) * (M * _TILE) + of_weights)
     async_copy.commit_group()
 
 

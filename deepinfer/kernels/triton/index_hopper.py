@@ -21,16 +21,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from deepinfer.kernels.triton.device import num_processors
+from deepinfer.kernels.triton.gluon_names import copy_tile
 from deepinfer.kernels.triton.index_operands import HEADS as HEADS_OF_ROW
 from deepinfer.kernels.triton.index_operands import operands
 from deepinfer.kernels.values import EntryView
-
-try:
-    from triton.experimental.gluon.language.nvidia.hopper.tma import async_load
-except ImportError:  # its name in Triton 3.6
-    from triton.experimental.gluon.language.nvidia.hopper.tma import (
-        async_copy_global_to_shared as async_load,
-    )
 
 TILE: gl.constexpr = gl.constexpr(64)  # keys of a product
 ROWS: gl.constexpr = gl.constexpr(4)  # rows of a product: 128 columns
@@ -225,13 +219,13 @@ def _fetch(key_codes, query_codes, ways, num_tiles, first, start):
     mbarrier.expect(loaded, 4 * _WIDE * 128)
     for part in gl.static_range(4):
         head = (first + part * ROWS) * _HEADS
-        async_load(query_codes, [head, 0], loaded, queries.index(part))
+        copy_tile(query_codes, [head, 0], loaded, queries.index(part))
     for tile in range(num_tiles):
         stage = tile % STAGES
         mbarrier.wait(empty.index(stage), ((tile // STAGES) & 1) ^ 1)
         mbarrier.expect(full.index(stage), TILE * 128)
         key = start + tile * TILE
-        async_load(key_codes, [key, 0], full.index(stage), ring.index(stage))
+        copy_tile(key_codes, [key, 0], full.index(stage), ring.index(stage))
 
 
 @gluon.jit(do_not_specialize=["num_rows"])

@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from deepinfer.kernels.triton import chain
+from deepinfer.kernels.triton.gluon_names import barrier, copy
 
 _FOUR: gl.constexpr = gl.constexpr((gl.bfloat16,) * 4)
 
@@ -71,11 +72,11 @@ def _copy_weights(
     unit = _along(PAIRS, 0, LAYOUT) * 2 + _along(2, 1, LAYOUT)
     inner = unit * (BLOCKS * 128) + _along(2 * SUBS, 2, LAYOUT) * 128 + _along(128, 3, LAYOUT)
     at = words + step * (2 * SUBS * 128)
-    async_copy.async_copy_global_to_shared(held.index(stage), at + inner, cache_modifier=".cg")
+    copy(held.index(stage), at + inner, cache_modifier=".cg")
     pair = gl.arange(0, PAIRS, layout=gl.SliceLayout(1, FEW))[:, None]
     inner = pair * BLOCKS + gl.arange(0, 2 * SUBS, layout=gl.SliceLayout(0, FEW))[None, :]
     at = factors + step * (2 * SUBS)
-    async_copy.async_copy_global_to_shared(scales.index(stage), at + inner)
+    copy(scales.index(stage), at + inner)
 
 
 @gluon.jit
@@ -102,10 +103,10 @@ def _copy_rows(
     )
     at = (x + first) + inner
     if INPUTS == COVERED:
-        async_copy.async_copy_global_to_shared(rows.index(stage), at)
+        copy(rows.index(stage), at)
     else:
         inside = (pair < INPUTS // 2 - first)[None, :]
-        async_copy.async_copy_global_to_shared(rows.index(stage), at, mask=inside)
+        copy(rows.index(stage), at, mask=inside)
 
 
 @gluon.jit
@@ -230,7 +231,7 @@ def product(
         stage, later, step = number % STAGES, (number + AHEAD) % STAGES, start + number + AHEAD
         async_copy.wait_group(AHEAD - 1)
         # Behind it nobody is at the step before the last, whose place is filled again.
-        gl.thread_barrier()
+        barrier()
         fence_async_shared()
         if number + AHEAD < SHARE:
             near = gl.minimum(step, STEPS - 1)

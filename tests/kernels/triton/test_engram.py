@@ -1,7 +1,5 @@
 """Engram's hash, table rows and gate, and the pooling of entries (spec 9, 7.3)."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -11,15 +9,7 @@ from deepinfer.kernels.reference.quant import decode_fp8_rows, decode_ue8m0
 from deepinfer.kernels.triton.engram import engram_gate, engram_gather, engram_rows
 from deepinfer.kernels.triton.pool import pool_pairs
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Memory that torch hands out is NaN: what a kernel leaves unwritten shows."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 3, 17])

@@ -1,7 +1,5 @@
 """A few rows, or some dozen, times FP8 weights (spec 8)."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -17,15 +15,7 @@ from deepinfer.kernels.triton.linear_fp8 import (
 from deepinfer.kernels.triton.packed_fp8 import PackedFp8, pack_fp8
 from tests.kernels.triton.test_packed_fp8 import coded
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Memory that torch hands out is NaN: what a kernel leaves unwritten shows."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]
 
 
 def made(generator, device, shape):
