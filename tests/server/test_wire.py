@@ -1,7 +1,5 @@
 """Messages between the two processes: what is written is read, and little of it costs much."""
 
-import math
-import time
 from dataclasses import fields
 from typing import Any
 
@@ -32,6 +30,7 @@ from deepinfer.server.wire import (
     decode_to_engine,
     encode,
 )
+from tests.effort import effort
 
 SCORED = TokenLogprob(7, -0.1234567890123, 3, ((7, -0.5), (9, -9999.0)))
 FULL = Delta("17", 3, 5, SCORED, [SCORED, TokenLogprob(1, 0.0, 1)], "length", False, True, 5, 4, 99)
@@ -188,12 +187,8 @@ def test_damage_is_refused() -> None:
 
 def test_cost_of_a_delta() -> None:
     """Deltas become so dear that the HTTP process spends its time on them: written and read, one
-    takes about 1 us. The limit has room for a busy machine."""
+    takes about 1 us."""
     deltas = [Delta(str(1000 + n), 0, 70000 + n, None, [], None, True, True) for n in range(32)]
-    best = math.inf
-    for _ in range(20):
-        start = time.perf_counter()
-        for _ in range(20):
+    with effort(10):
+        for _ in range(4000):
             decode_from_engine(encode(Deltas(deltas))[4:])
-        best = min(best, time.perf_counter() - start)
-    assert best / 20 / 32 < 5e-6

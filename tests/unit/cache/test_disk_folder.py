@@ -11,6 +11,7 @@ import pytest
 
 from deepinfer.cache.disk_file import digest_of, write_file
 from deepinfer.cache.disk_folder import Reclaimed, blob_path, prepare, reclaim, scan
+from tests.effort import effort
 from tests.unit.cache.blobs import IDENTITY, blob_of, key_of, stored_bytes, temporaries
 
 DIGEST = digest_of(IDENTITY)
@@ -241,8 +242,7 @@ def test_many_files_are_listed_in_a_second(folder: str) -> None:
     for number in range(MANY):
         with open(blob_path(folder, DIGEST, key_of(number)), "wb", buffering=0) as file:
             file.write(content)
-    start_s = time.process_time()
-    assert reclaim(folder, 1 << 30, 0, 1e6) == Reclaimed(10 * MANY, 0)
-    assert time.process_time() - start_s < 5.0
+    with effort(300):
+        assert reclaim(folder, 1 << 30, 0, 1e6) == Reclaimed(10 * MANY, 0)
     assert reclaim(folder, 8 * MANY, 0, None).num_evicted == MANY // 5 + MANY // 20
     assert reclaim(folder, 1, 0, None).used_bytes == 0  # leaves no work to whoever cleans up

@@ -1,7 +1,5 @@
 """Sampling plans: what each request asked for, in its own row."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from deepinfer.engine.sample_plan import build_sample_plan
 from deepinfer.engine.token_counts import TokenCounts
 from deepinfer.sampling_params import SamplingParams
 from deepinfer.step import TokenLists
+from tests.effort import effort
 
 EOS_IDS = (1,)
 
@@ -182,9 +181,6 @@ def test_extreme_numbers_fit_into_float32() -> None:
 def test_a_step_of_64_rows_is_quick() -> None:
     """Sampling plans take longer than the scheduler: the GPU waits for the host."""
     rows = [start(SamplingParams(seed=i), [*range(100)], [*range(500)]) for i in range(64)]
-    taken = []
-    for _ in range(50):
-        begun = time.perf_counter()
-        build_sample_plan(next_rows(rows))
-        taken.append(time.perf_counter() - begun)
-    assert min(taken) < 2e-3  # a busy machine takes a few times 0.2 ms
+    with effort(5):
+        for _ in range(100):  # of 0.2 ms each
+            build_sample_plan(next_rows(rows))

@@ -2,7 +2,6 @@
 
 import random
 import re
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from deepinfer.structured import charset, ebnf
 from deepinfer.structured.grammar import EMPTY, Alt, Chars, Expr, Ref, Repeat, Seq, Text
 from deepinfer.structured.grammar_check import check
 from deepinfer.structured.grammar_write import write
+from tests.effort import effort
 from tests.unit.structured.languages import accepts, strings, words
 
 A, B = Text("a"), Text("b")
@@ -112,10 +112,8 @@ def test_mistakes_are_shown_where_they_are(text, line, column, said):
 )
 def test_hostile_text_is_refused_soon(text):
     """One request stops the server for all others, or ends it with a RecursionError (E08, E10)."""
-    start = time.monotonic()
-    with pytest.raises(RequestError):
+    with effort(60), pytest.raises(RequestError):
         check(ebnf.read(text))
-    assert time.monotonic() - start < 1
 
 
 def test_counts_in_counts_add_up_and_do_not_multiply():

@@ -2,7 +2,6 @@
 
 import pickle
 import re
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -14,6 +13,7 @@ from deepinfer.structured import automaton
 from deepinfer.structured.automaton import ANY, NOTHING, TooManyStates
 from deepinfer.structured.regex import RegexError, full_dfa, search_dfa
 from deepinfer.structured.regex_classes import SPACES, named
+from tests.effort import effort
 
 # Characters about which the readers disagree: a letter and a digit beyond ASCII, line ends, spaces
 # that only one of them calls so. "a", "b" and "1" stand for the rest.
@@ -267,10 +267,8 @@ HOSTILE = [
 def test_hostile(pattern):
     """A pattern that keeps everybody waiting, or fills the memory (E10)."""
     for compile_it in (search_dfa, full_dfa, lambda text: search_dfa(text, lenient=True)):
-        start = time.process_time()
-        with suppress(TooManyStates, RegexError):
+        with effort(100), suppress(TooManyStates, RegexError):
             compile_it(pattern)
-        assert time.process_time() - start < 1.5
 
 
 def test_plain_patterns_are_fast():
@@ -282,7 +280,6 @@ def test_plain_patterns_are_fast():
         "^(" + "|".join(f"word{i * 37 % 101}x{i}" for i in range(100)) + ")$",
         "^.{0,200}$",
     ]
-    start = time.process_time()
-    sizes = [search_dfa(pattern).num_states for pattern in patterns]
-    assert time.process_time() - start < 0.5
+    with effort(40):
+        sizes = [search_dfa(pattern).num_states for pattern in patterns]
     assert sizes == [7, 37, 26, 206, 201]
