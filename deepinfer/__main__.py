@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 import typer
 
 from deepinfer import __version__
-from deepinfer.config.engine_options import engine_options
+from deepinfer.config.engine_options import engine_options, refuse_for_a_server
 from deepinfer.config.env import environment, set_thread_policy
 from deepinfer.config.words import Device
 from deepinfer.errors import ConfigError, DeepInferError
@@ -147,9 +147,9 @@ def chat(
     if model is not None and model.startswith(("http://", "https://")):
         from deepinfer.tools import chat_url
 
+        refuse_for_a_server(engine)
         asked = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-        fields = chat_url.thinking_fields(how)
-        asked |= {"thinking_budget": max_thinking_tokens, **fields}
+        asked |= {"thinking_budget": max_thinking_tokens, **chat_url.thinking_fields(how)}
         given = {name: value for name, value in asked.items() if value is not None}
         server = chat_url.Server(model, api_key)
         raise typer.Exit(chat_url.main(server, given, system=system, stdin=sys.stdin))
@@ -308,6 +308,7 @@ def bench(
         from deepinfer.bench.client import Target
         from deepinfer.bench.load import UrlWorkload
 
+        refuse_for_a_server(engine)
         load = UrlWorkload(streams, requests, input_words, output_len, temperature, top_p, top_k)
         load = load if seed is None else replace(load, seed=seed)
         target = Target.of(url, api_key)

@@ -25,6 +25,7 @@ from deepinfer.config.words import (
     Replay,
     WeightDtype,
 )
+from deepinfer.errors import ConfigError
 
 
 def _words(of: Any) -> str:
@@ -102,6 +103,18 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     run.__signature__ = shown  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+def refuse_for_a_server(engine: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an option that was given to a command which asks a server elsewhere:
+    that server's engine has options of its own."""
+    for name, value in engine.items():
+        if value != _DEFAULTS[name]:
+            raise ConfigError(
+                f"found {value!r}, but the server's engine has started already",
+                where=f"--{name.replace('_', '-')}",
+                hint="give it to deepinfer serve, or leave out the URL",
+            )
 
 
 def _parameter(name: str) -> Parameter:

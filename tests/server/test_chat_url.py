@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from deepinfer.__main__ import main
 from deepinfer.errors import ConfigError, RequestError
 from deepinfer.tools import chat_url
 from deepinfer.tools.chat_url import Server
@@ -108,6 +109,19 @@ def test_bad_address(url: str) -> None:
     """A mistyped address ends in a trace."""
     with pytest.raises(ConfigError, match="URL"):
         Server(url)
+
+
+@pytest.mark.parametrize("command", [["chat"], ["bench", "--url"]], ids=lambda one: one[0])
+def test_options_of_an_engine(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody measures a server "with" an option that it never heard of."""
+    asked = ["deepinfer", *command, "http://localhost:9", "--num-drafts", "3"]
+    monkeypatch.setattr("sys.argv", asked)
+    assert main() != 0
+    said = capsys.readouterr().err
+    assert "--num-drafts: found 3" in said
+    assert "deepinfer serve" in said
 
 
 def test_nothing_steers_the_terminal(part: Part, capsys: pytest.CaptureFixture[str]) -> None:
