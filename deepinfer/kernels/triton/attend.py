@@ -5,13 +5,13 @@ SM90, those of attend_hopper.py.
 """
 
 import torch
-import triton
 from torch import Tensor
 
 from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.attend_kernels import LOG2_E, attend_kernel, combine_kernel
 from deepinfer.kernels.triton.attend_tiles import SHIFT
 from deepinfer.kernels.triton.device import is_hopper, num_processors
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
 from deepinfer.kernels.values import Rotary
 
 _SPLIT_ROWS = 12  # up to so many rows, each tile of a row has a program of its own
@@ -76,7 +76,7 @@ def _attend_on_hopper(
     from deepinfer.kernels.triton import attend_hopper  # Gluon, which not every Triton has
 
     rows, heads, channels = query.shape
-    head_tiles = triton.cdiv(heads, 64)
+    head_tiles = cdiv(heads, 64)
     attend_hopper.attend_kernel[(min(rows * head_tiles, num_processors(query.device)),)](
         *(query, *rotary, sink, out, rows),
         *(
@@ -107,7 +107,7 @@ def _attend(
     splits, tile = 1, _TILE
     if is_split:
         tile = _SPLIT_TILE
-        splits = max(1, sum(triton.cdiv(index.shape[1], tile) for _, index in lists))
+        splits = max(1, sum(cdiv(index.shape[1], tile) for _, index in lists))
     parts, stats = out, sink  # stand-ins: with one split nothing is written there
     if splits > 1:
         parts = query.new_empty((rows, splits, heads, channels), dtype=torch.float32)
@@ -117,8 +117,8 @@ def _attend(
     shape = {"C": channels, "R": rotary.cos.shape[1], "NATIVE": query.is_cuda}
     shape |= chain.launch(query.device)
     # Wide rows want the products of 64 heads, even if some are empty: others need more memory.
-    block_h = 64 if channels >= 256 else max(16, min(64, triton.next_power_of_2(heads)))
-    attend_kernel[(rows, triton.cdiv(heads, block_h), splits)](
+    block_h = 64 if channels >= 256 else max(16, min(64, next_power_of_2(heads)))
+    attend_kernel[(rows, cdiv(heads, block_h), splits)](
         *(query, *rotary, sink, out, parts, stats),
         *(
             argument
@@ -144,12 +144,12 @@ def _attend(
         num_stages=1,
     )
     if splits > 1:
-        span = triton.next_power_of_2(splits)
-        combine_kernel[(rows, triton.cdiv(heads, 2))](
+        span = next_power_of_2(splits)
+        combine_kernel[(rows, cdiv(heads, 2))](
             *(parts, stats, *rotary, out, heads, splits), **shape, SPAN=span, BLOCK_H=2
         )
 
 
 def _span(index: Tensor) -> int:
     """A power of two that a list fits in."""
-    return int(triton.next_power_of_2(max(1, index.shape[1])))
+    return next_power_of_2(max(1, index.shape[1]))

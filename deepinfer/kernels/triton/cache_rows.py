@@ -22,6 +22,7 @@ from deepinfer.kernels.triton.cache_formats import (
     value_of,
     widen,
 )
+from deepinfer.kernels.triton.sizes import next_power_of_2
 from deepinfer.kernels.values import Target
 
 
@@ -31,7 +32,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     flat = x.reshape(-1, channels)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if flat.numel():
-        block = triton.next_power_of_2(channels)
+        block = next_power_of_2(channels)
         _norm_kernel[(flat.shape[0],)](
             *(flat, weight, out, flat.stride(0), eps),
             C=channels,
@@ -45,7 +46,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def norm_warps(channels: int) -> int:
     """Warps of a row that is normed: another number gives other bits."""
-    return max(1, min(8, triton.next_power_of_2(channels) // 512))
+    return max(1, min(8, next_power_of_2(channels) // 512))
 
 
 def encode_warps(channels: int) -> int:

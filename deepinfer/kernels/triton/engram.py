@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
+
 _HASH_ROWS = 4
 _HASH_WARPS = 4
 _GATHER_ROWS = 8
@@ -28,7 +30,7 @@ def engram_rows(window: Tensor, multipliers: Tensor, primes: Tensor, offsets: Te
     columns = primes.shape[0]
     rows = torch.empty((num_rows, columns), dtype=torch.int64, device=window.device)
     if num_rows:
-        _hash[(triton.cdiv(num_rows, _HASH_ROWS),)](
+        _hash[(cdiv(num_rows, _HASH_ROWS),)](
             window.contiguous(),
             multipliers,
             primes,
@@ -39,7 +41,7 @@ def engram_rows(window: Tensor, multipliers: Tensor, primes: Tensor, offsets: Te
             HEADS=columns // (size - 1),
             COLUMNS=columns,
             ROWS=_HASH_ROWS,
-            WIDTH=triton.next_power_of_2(columns),
+            WIDTH=next_power_of_2(columns),
             num_warps=_HASH_WARPS,
         )
     return rows
@@ -56,7 +58,7 @@ def engram_gather(codes: Tensor, scales: Tensor, row_ids: Tensor) -> Tensor:
     rows = torch.empty((*row_ids.shape, channels), dtype=torch.bfloat16, device=row_ids.device)
     num_rows = row_ids.numel()
     if num_rows:
-        _gather[(triton.cdiv(num_rows, _GATHER_ROWS),)](
+        _gather[(cdiv(num_rows, _GATHER_ROWS),)](
             codes,
             scales,
             row_ids.contiguous(),
@@ -65,7 +67,7 @@ def engram_gather(codes: Tensor, scales: Tensor, row_ids: Tensor) -> Tensor:
             GROUPS=channels // _GROUP,
             GROUP=_GROUP,
             ROWS=_GATHER_ROWS,
-            WIDTH=triton.next_power_of_2(channels // _GROUP),
+            WIDTH=next_power_of_2(channels // _GROUP),
             num_warps=_GATHER_WARPS,
         )
     return rows
@@ -88,7 +90,7 @@ def engram_gate(
         t if t.stride(-1) == 1 else t.contiguous() for t in (streams, key, value)
     )
     rows = 1 if num_rows * num_streams <= _FEW_GATES else _GATE_ROWS
-    _gate[(triton.cdiv(num_rows, rows), num_streams)](
+    _gate[(cdiv(num_rows, rows), num_streams)](
         streams,
         streams.stride(0),
         streams.stride(1),
@@ -106,7 +108,7 @@ def engram_gate(
         D=size,
         M=num_streams,
         ROWS=rows,
-        WIDTH=triton.next_power_of_2(size),
+        WIDTH=next_power_of_2(size),
         num_warps=_GATE_WARPS,
     )
     return gated

@@ -11,7 +11,6 @@ memory once more: that would be too slow for it.
 Sums run over the columns in the order of expert_product.py: the bits are the same.
 """
 
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -35,6 +34,7 @@ from deepinfer.kernels.triton.expert_hopper_memory import (
     pair_layout,
 )
 from deepinfer.kernels.triton.expert_weights import spread
+from deepinfer.kernels.triton.sizes import cdiv
 
 # How the parts of a program keep apart; a stage is a block of 128 columns. Lag + lead is at most
 # stages - 2, or all would wait for each other.
@@ -60,7 +60,7 @@ def product(
     channels = out.shape[1] * (1 if is_down else 2)
     experts_product[(num_processors(x.device),)](
         *(x, words, scales, out, *common),
-        *(x.shape[1], out.shape[1], words.shape[2], triton.cdiv(channels, CHANNELS.value)),
+        *(x.shape[1], out.shape[1], words.shape[2], cdiv(channels, CHANNELS.value)),
         NUM_BLOCKS=num_blocks,
         IS_DOWN=is_down,
         IS_FP8=is_fp8,

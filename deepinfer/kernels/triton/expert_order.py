@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepinfer.kernels.triton import chain
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
 
 # Pairs that one program sorts, each against each: as few as there are, since their square costs.
 _CHUNKS = 32, 64, 128
@@ -26,8 +27,8 @@ def sort_pairs(ids: Tensor, num_experts: int, rows: int, first: int = 0) -> tupl
     pairs = ids.numel()
     how = chain.launch(ids.device)
     chunk = next((size for size in _CHUNKS if pairs <= size), _CHUNKS[-1])
-    chunks = triton.cdiv(pairs, chunk)
-    bins = triton.next_power_of_2(num_experts + 1)
+    chunks = cdiv(pairs, chunk)
+    bins = next_power_of_2(num_experts + 1)
     order = torch.empty(pairs, dtype=torch.int32, device=ids.device)
     visited = min(pairs, num_experts)
     most = (pairs + visited * (rows - 1)) // rows

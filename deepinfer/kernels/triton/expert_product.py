@@ -15,6 +15,7 @@ from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.device import is_hopper
 from deepinfer.kernels.triton.expert_finish import activated, round_trip, to_bfloat16
 from deepinfer.kernels.triton.expert_weights import DEPTH, REST, unpack_tile
+from deepinfer.kernels.triton.sizes import cdiv
 
 # The next block's weights go to registers that a product still reads: Triton 3.6 waits for its
 # first sixteen columns only (triton-lang/triton issue 9433).
@@ -77,7 +78,7 @@ def grouped_product(
         expert_hopper.product(x, words, scales, out, common, is_down=is_down, is_fp8=is_fp8)
         return
     channels = out.shape[1] * (1 if is_down else 2)
-    blocks = triton.cdiv(channels, tiling.channels)
+    blocks = cdiv(channels, tiling.channels)
     _product[(blocks * (common[1].numel() // 3),)](
         x,
         words,

@@ -17,6 +17,7 @@ from deepinfer.kernels.triton.expert_finish import round_trip, to_bfloat16
 from deepinfer.kernels.triton.expert_order import sort_pairs
 from deepinfer.kernels.triton.expert_product import choose_tiling, grouped_product
 from deepinfer.kernels.triton.expert_weights import ExpertWeights
+from deepinfer.kernels.triton.sizes import cdiv
 
 _SUM_BLOCK = 1024
 
@@ -55,7 +56,7 @@ def experts(
     common = order, tiles, weights, topk, limit
     grouped_product(x, packed.gate_up, packed.gate_up_scales, hidden, common, tiling, is_fp8=is_fp8)
     grouped_product(hidden, packed.down, packed.down_scales, outputs, common, tiling, is_down=True)
-    grid = num_rows, triton.cdiv(packed.hidden, _SUM_BLOCK)
+    grid = num_rows, cdiv(packed.hidden, _SUM_BLOCK)
     shape = {"TOPK": topk, "BLOCK": _SUM_BLOCK, "NATIVE": not triton.knobs.runtime.interpret}
     added = None if shared is None else shared().contiguous()
     _sum[grid](
@@ -70,7 +71,7 @@ def round_rows(x: Tensor) -> Tensor:
     """bfloat16 [T, C] to FP8 in groups of 32 and back (spec 14.1)."""
     out = torch.empty_like(x)
     groups = x.numel() // 32
-    _round_rows[(triton.cdiv(groups, 32),)](x, out, groups)
+    _round_rows[(cdiv(groups, 32),)](x, out, groups)
     return out
 
 

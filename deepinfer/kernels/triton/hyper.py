@@ -9,7 +9,6 @@ there twice: for Hopper, and in plain Triton for other widths and for the interp
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from deepinfer.kernels.triton import chain, hyper_finish, hyper_pieces
@@ -17,6 +16,7 @@ from deepinfer.kernels.triton.device import is_hopper
 from deepinfer.kernels.triton.hyper_finish import finish, norm_rows
 from deepinfer.kernels.triton.hyper_tile import tile
 from deepinfer.kernels.triton.linear import dot_dtype
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
 from deepinfer.kernels.values import Entered, HyperWeights, Written
 
 # Rows of a tile: what one wgmma takes; fewer would be another instruction, and maybe other bits.
@@ -67,11 +67,11 @@ def hyper_enter(
     if num_rows == 0:
         return entered
     fold, width = _fold(num_rows, size), _partial_width(num_streams)
-    partials = torch.empty((triton.cdiv(size, fold * _COLUMNS), num_rows, width), **wide)
+    partials = torch.empty((cdiv(size, fold * _COLUMNS), num_rows, width), **wide)
     collapsed = _fresh(streams[:, 0])
     _tiles(streams, write, (pre, collapsed), entered.streams, (mix.fn, partials))
     rows = hyper_finish.ROWS
-    finish[((rows + 1) * triton.cdiv(num_rows, rows),)](
+    finish[((rows + 1) * cdiv(num_rows, rows),)](
         *(collapsed, norm_weight, entered.u),
         *(partials, mix.scale.contiguous(), mix.base.contiguous()),
         *(entered.pre, entered.post, entered.comb),
@@ -119,13 +119,13 @@ def _fresh(like: Tensor) -> Tensor:
 def _finish_options(u: Tensor) -> dict[str, int]:
     """What both second kernels take."""
     size = u.shape[1]
-    span = min(_NORM_SPAN, int(triton.next_power_of_2(size)))
+    span = min(_NORM_SPAN, next_power_of_2(size))
     return {"D": size, "SPAN": span, "num_warps": _FINISH_WARPS, **chain.launch(u.device)}
 
 
 def _fold(num_rows: int, size: int) -> int:
     """Chunks that one program adds: all of a group as soon as there are programs enough."""
-    programs = triton.cdiv(num_rows, _ROWS) * triton.cdiv(size, _FOLD * _COLUMNS)
+    programs = cdiv(num_rows, _ROWS) * cdiv(size, _FOLD * _COLUMNS)
     return _FOLD if programs >= _ENOUGH_PROGRAMS else 1
 
 
@@ -133,7 +133,7 @@ def _partial_width(num_streams: int) -> int:
     """Columns of a row's partial sums: the coefficients and, behind them, the sum of squares."""
     if num_streams not in (2, 4):
         raise ValueError(f"{num_streams} streams: the kernels are made for 2 and 4")
-    return triton.next_power_of_2(num_streams * (num_streams + 2) + 1)
+    return next_power_of_2(num_streams * (num_streams + 2) + 1)
 
 
 def _tiles(
@@ -163,7 +163,7 @@ def _tiles(
         kernel, rows, options = tile, _ROWS, {**_PLAIN, "DOT": dot_dtype(streams)}
     fold = _fold(num_rows, size)
     # Programs of the same rows follow each other: together they read whole lines of the streams.
-    kernel[(triton.cdiv(size, fold * _COLUMNS), triton.cdiv(num_rows, rows))](
+    kernel[(cdiv(size, fold * _COLUMNS), cdiv(num_rows, rows))](
         *(streams, streams.stride(0), streams.stride(1)),
         None if pre is None else pre.contiguous(),
         *(y, post, comb, written, collapsed, fn, partials, num_rows),
@@ -183,7 +183,7 @@ def _for_hopper(num_rows: int) -> tuple[Any, int, dict[str, int]]:
     """The kernel, how many rows a program takes, and how it is launched."""
     from deepinfer.kernels.triton import hyper_hopper  # Gluon, which not every Triton has
 
-    warps = int(triton.next_power_of_2(triton.cdiv(num_rows, hyper_hopper.WARP_ROWS)))
+    warps = next_power_of_2(cdiv(num_rows, hyper_hopper.WARP_ROWS))
     warps = min(warps, _HOPPER_WARPS)
     options = {"num_warps": warps, "maxnreg": _HOPPER_REGISTERS}
     return hyper_hopper.tile_hopper, warps * hyper_hopper.WARP_ROWS, options

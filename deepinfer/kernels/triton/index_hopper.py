@@ -8,7 +8,6 @@ before.
 
 from functools import cache
 
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -24,6 +23,7 @@ from deepinfer.kernels.triton.device import num_processors
 from deepinfer.kernels.triton.gluon_names import copy_tile
 from deepinfer.kernels.triton.index_operands import HEADS as HEADS_OF_ROW
 from deepinfer.kernels.triton.index_operands import operands
+from deepinfer.kernels.triton.sizes import cdiv
 from deepinfer.kernels.values import EntryView
 
 TILE: gl.constexpr = gl.constexpr(64)  # keys of a product
@@ -46,9 +46,9 @@ def score_rows(
     """
     made = operands(query, weights, keys, view, rows)
     codes = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
-    num_tiles, groups = triton.cdiv(view.num_entries, TILE.value), triton.cdiv(len(rows), _ROWS)
+    num_tiles, groups = cdiv(view.num_entries, TILE.value), cdiv(len(rows), _ROWS)
     span = _tiles_of_a_program(num_tiles, groups, num_processors(query.device))
-    _scores[(groups, triton.cdiv(num_tiles, span))](
+    _scores[(groups, cdiv(num_tiles, span))](
         scores,
         TensorDescriptor.from_tensor(made.keys, [TILE.value, 128], codes),
         TensorDescriptor.from_tensor(made.queries, [_WIDE.value, 128], codes),

@@ -20,6 +20,7 @@ from deepinfer.kernels.triton.index_keys import (
     size_of_row,
 )
 from deepinfer.kernels.triton.index_places import keys_at
+from deepinfer.kernels.triton.sizes import cdiv
 from deepinfer.kernels.values import EntryView
 
 HEADS = 32  # of the released model
@@ -47,7 +48,7 @@ def operands(
 
     query, weights, keys: as of `index_scores`, with 32 heads.
     """
-    key_tiles = triton.cdiv(view.num_entries, TILE)
+    key_tiles = cdiv(view.num_entries, TILE)
     new = query.new_empty
     made = Operands(
         new((key_tiles * TILE, 128), dtype=torch.uint8),
@@ -56,7 +57,7 @@ def operands(
         new(len(rows) * HEADS, dtype=torch.float32),
         new(len(rows), dtype=torch.float32),
     )
-    _make[(key_tiles + triton.cdiv(len(rows), _ROWS),)](
+    _make[(key_tiles + cdiv(len(rows), _ROWS),)](
         *made,
         query,
         weights,

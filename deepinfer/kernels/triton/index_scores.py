@@ -17,6 +17,7 @@ from triton import knobs
 from deepinfer.kernels.triton.device import is_hopper
 from deepinfer.kernels.triton.index_keys import put, query_operands, weighted
 from deepinfer.kernels.triton.index_places import candidates_at, keys_at
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
 from deepinfer.kernels.values import EntryView
 
 _MANY_ROWS, _HOPPER_HEADS = 64, 32  # what index_hopper.py is made for; more rows, too
@@ -85,11 +86,11 @@ def index_scores(
 def _score_rows(
     scores: Tensor, query: Tensor, weights: Tensor, keys: Tensor, view: EntryView, rows: Tensor
 ) -> None:
-    num_tiles = triton.cdiv(view.num_entries, _TILE)
-    tile_rows = min(_MAX_ROWS, triton.next_power_of_2(rows.shape[1]))
+    num_tiles = cdiv(view.num_entries, _TILE)
+    tile_rows = min(_MAX_ROWS, next_power_of_2(rows.shape[1]))
     row_tiles = rows.shape[0] * -(-rows.shape[1] // tile_rows)
     span = _tiles_of_a_program(num_tiles, row_tiles, _AT_ONCE[tile_rows])
-    _scores[(row_tiles, triton.cdiv(num_tiles, span))](
+    _scores[(row_tiles, cdiv(num_tiles, span))](
         scores,
         query,
         weights,
@@ -128,11 +129,11 @@ def index_scores_of(
     num_rows, heads, _ = query.shape
     width = candidates.shape[1] * block_size
     scores = torch.empty(num_rows, width, dtype=torch.bfloat16, device=query.device)
-    num_tiles = triton.cdiv(width, _TILE)
+    num_tiles = cdiv(width, _TILE)
     if num_rows == 0 or num_tiles == 0:
         return scores
     span = _tiles_of_a_program(num_tiles, num_rows, _AT_ONCE[1])
-    _scores_of[(num_rows, triton.cdiv(num_tiles, span))](
+    _scores_of[(num_rows, cdiv(num_tiles, span))](
         scores,
         query,
         weights,

@@ -12,6 +12,7 @@ from torch import Tensor
 from triton import knobs
 
 from deepinfer.kernels.triton.index_places import candidates_at, key_row
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
 from deepinfer.kernels.values import EntryView
 
 _TILE = 64  # keys of a program
@@ -46,7 +47,7 @@ def index_scores_small(
     width = view.num_entries if candidates is None else candidates.shape[1] * block_size
     scores = torch.empty(num_rows, width, dtype=torch.bfloat16, device=query.device)
     if scores.numel():
-        _scores[(num_rows, triton.cdiv(width, _TILE))](
+        _scores[(num_rows, cdiv(width, _TILE))](
             scores,
             query,
             weights,
@@ -58,7 +59,7 @@ def index_scores_small(
             num_blocks=view.blocks.shape[1],
             BLOCK_SIZE=1 if candidates is None else block_size,
             HEADS=heads,
-            WIDE=max(_LEAST_HEADS, triton.next_power_of_2(heads)),
+            WIDE=max(_LEAST_HEADS, next_power_of_2(heads)),
             CHANNELS=channels,
             TILE=_TILE,
             OPERAND=tl.float32 if knobs.runtime.interpret else tl.bfloat16,

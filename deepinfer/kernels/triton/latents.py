@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deepinfer.kernels.triton import cache_rows, chain
 from deepinfer.kernels.triton.cache_formats import FP8
+from deepinfer.kernels.triton.sizes import next_power_of_2
 from deepinfer.kernels.values import Gain, Rotary, Target
 
 
@@ -34,7 +35,7 @@ def latent_rows(
             *(kv, kv_gain[0], *rotary, rows, None if into is None else into.rows),
             *(kv.stride(0), kv_gain[1]),
             L=latent.shape[1],
-            BLOCK=triton.next_power_of_2(latent.shape[1]),
+            BLOCK=next_power_of_2(latent.shape[1]),
             C=kv.shape[1],
             R=rotary.cos.shape[1],
             NATIVE=kv.is_cuda,

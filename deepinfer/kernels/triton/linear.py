@@ -7,11 +7,11 @@ the weight's shape decides. (A library takes another order for another number of
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from deepinfer.kernels.triton import chain, linear_kernels
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
 
 _MULTIPROCESSORS = 132
 
@@ -69,7 +69,7 @@ def _product(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     if x.stride(2) != 1:
         x = x.contiguous()
     tile = _tile(num_rows, num_outputs, num_groups)
-    programs = triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_outputs, tile.outputs)
+    programs = cdiv(num_rows, tile.rows) * cdiv(num_outputs, tile.outputs)
     linear_kernels.product[(programs, num_groups)](
         x,
         x.stride(0),
@@ -95,8 +95,8 @@ def _tile(num_rows: int, num_outputs: int, num_groups: int) -> Tile:
     """The tile with which the busiest multiprocessor is done first."""
 
     def cost(tile: Tile) -> float:
-        per_group = triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_outputs, tile.outputs)
-        rounds = triton.cdiv(per_group * num_groups, _MULTIPROCESSORS)
+        per_group = cdiv(num_rows, tile.rows) * cdiv(num_outputs, tile.outputs)
+        rounds = cdiv(per_group * num_groups, _MULTIPROCESSORS)
         return rounds * tile.rows * tile.outputs / tile.speed
 
     return min(_TILES, key=cost)
@@ -115,8 +115,8 @@ def swiglu(gate: Tensor, up: Tensor | None, limit: float, weight: Tensor | None 
     out = torch.empty((num_rows, size), dtype=gate.dtype, device=gate.device)
     if num_rows:
         gate, up = (t if t.stride(1) == 1 else t.contiguous() for t in (gate, up))
-        block = min(_SWIGLU_COLUMNS, triton.next_power_of_2(size))
-        linear_kernels.swiglu[(num_rows, triton.cdiv(size, block))](
+        block = min(_SWIGLU_COLUMNS, next_power_of_2(size))
+        linear_kernels.swiglu[(num_rows, cdiv(size, block))](
             gate,
             gate.stride(0),
             up,

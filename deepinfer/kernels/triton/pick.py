@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
+
 # A warp skips tiles in which nothing takes part, or nothing can be the best. Small ones: a filter
 # leaves a few hundred tokens, anywhere. Four are on their way from memory at once.
 _TILE = 64
@@ -34,7 +36,7 @@ def pick(kept: Tensor, key: Tensor) -> Tensor:
     if num_rows == 0:
         return token_ids
     span = min(_SPAN, vocab_size)
-    num_parts = triton.cdiv(vocab_size, span)
+    num_parts = cdiv(vocab_size, span)
     sums = torch.empty((num_rows, num_parts), dtype=torch.float64, device=kept.device)
     ids = torch.empty((num_rows, num_parts), dtype=torch.int32, device=kept.device)
     _best_of_part[(num_rows * num_parts,)](
@@ -54,7 +56,7 @@ def pick(kept: Tensor, key: Tensor) -> Tensor:
         ids,
         token_ids,
         PARTS=num_parts,
-        WIDTH=triton.next_power_of_2(num_parts),
+        WIDTH=next_power_of_2(num_parts),
         num_warps=1,
     )
     return token_ids

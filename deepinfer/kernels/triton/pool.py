@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
+
 _CHANNELS = 512
 _WARPS = 4
 
@@ -19,9 +21,9 @@ def pool_pairs(values: Tensor, scores: Tensor, members: Tensor) -> Tensor:
     channels = values.shape[1]
     pooled = torch.empty((num_entries, channels), dtype=torch.float32, device=values.device)
     if num_entries:
-        block = min(_CHANNELS, triton.next_power_of_2(channels))
+        block = min(_CHANNELS, next_power_of_2(channels))
         values, scores = (t if t.stride(1) == 1 else t.contiguous() for t in (values, scores))
-        _pool[(num_entries, triton.cdiv(channels, block))](
+        _pool[(num_entries, cdiv(channels, block))](
             values,
             values.stride(0),
             scores,

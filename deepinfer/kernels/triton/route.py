@@ -7,6 +7,7 @@ from torch import Tensor
 
 from deepinfer.kernels.triton import chain
 from deepinfer.kernels.triton.linear import dot_dtype
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
 
 FEW_ROWS = 16
 
@@ -26,11 +27,11 @@ def logit_parts(x: Tensor, weight: Tensor) -> Tensor:
     batch, added in the same order.
     """
     num_rows, num_inputs = x.shape
-    num_experts, num_parts = len(weight), triton.cdiv(num_inputs, _INPUTS)
+    num_experts, num_parts = len(weight), cdiv(num_inputs, _INPUTS)
     parts = torch.empty((num_parts, num_rows, num_experts), dtype=torch.float32, device=x.device)
     if num_rows:
         x = x if x.stride(1) == 1 else x.contiguous()
-        product_part[(triton.cdiv(num_experts, _OUTPUTS), num_parts)](
+        product_part[(cdiv(num_experts, _OUTPUTS), num_parts)](
             x,
             x.stride(0),
             weight.contiguous(),
@@ -65,7 +66,7 @@ def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor
     ids = torch.empty((num_rows, topk), dtype=torch.int64, device=logits.device)
     weights = torch.empty((num_rows, topk), dtype=torch.float32, device=logits.device)
     if num_rows:
-        _route[(triton.cdiv(num_rows, _ROWS),)](
+        _route[(cdiv(num_rows, _ROWS),)](
             logits.contiguous(),
             bias,
             ids,
@@ -76,7 +77,7 @@ def route(logits: Tensor, bias: Tensor, topk: int, scale: float) -> tuple[Tensor
             PARTS=parts[0] if parts else 1,
             TOPK=topk,
             ROWS=_ROWS,
-            WIDTH=triton.next_power_of_2(num_experts),
+            WIDTH=next_power_of_2(num_experts),
             **chain.launch(logits.device),
             num_warps=_WARPS,
         )

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from deepinfer.kernels.triton.select_kernels import GREATEST, choose, numbers, sieve
+from deepinfer.kernels.triton.sizes import cdiv, next_power_of_2
 from deepinfer.kernels.values import EntryView
 
 _STEP = 8192  # scores that a program of the sieve has in its registers
@@ -77,7 +78,7 @@ def candidate_blocks(
     if not chosen.numel():
         return chosen
     best = _empty(scores, torch.int16, num_blocks)
-    _best_of_blocks[(num_rows, triton.cdiv(num_blocks, _BLOCKS))](
+    _best_of_blocks[(num_rows, cdiv(num_blocks, _BLOCKS))](
         best,
         scores.view(torch.int16),
         num_visible,
@@ -85,7 +86,7 @@ def candidate_blocks(
         num_blocks,
         BLOCKS=_BLOCKS,
         SIZE=block_size,
-        WIDTH=triton.next_power_of_2(block_size),
+        WIDTH=next_power_of_2(block_size),
         num_warps=4,
     )
     _select(chosen, best, Limit(num_visible, block_size, 1), None, None)
@@ -103,13 +104,13 @@ def _select(
     (num_rows, topk), width = chosen.shape, scores.shape[1]
     assert scores.is_contiguous() and (candidates is None or candidates.is_contiguous())
     assert stored_at is None or stored_at.blocks.is_contiguous()
-    length, marks, listed = max(16, triton.next_power_of_2(width)), None, None
+    length, marks, listed = max(16, next_power_of_2(width)), None, None
     if width > _DIRECT:
-        room = triton.next_power_of_2(topk + topk // 2)
+        room = next_power_of_2(topk + topk // 2)
         part = _part(num_rows, width, room)
-        num_parts = triton.cdiv(width, part)
-        length = max(16, triton.next_power_of_2(num_parts * room))
-        marks = _empty(scores, torch.uint8, triton.cdiv(width, _STEP) * (_STEP // 8))
+        num_parts = cdiv(width, part)
+        length = max(16, next_power_of_2(num_parts * room))
+        marks = _empty(scores, torch.uint8, cdiv(width, _STEP) * (_STEP // 8))
         listed = _empty(scores, torch.int32, length)
         sieve[(num_rows, num_parts)](
             marks,
@@ -122,7 +123,7 @@ def _select(
             TIMES=limit.places,
             STEP=_STEP,
             ROOM=room,
-            GROUPS=min(_STEP, max(2048, triton.next_power_of_2(4 * topk))),
+            GROUPS=min(_STEP, max(2048, next_power_of_2(4 * topk))),
             num_warps=8,
             maxnreg=80,  # three programs on a processor; only what ties need is spilled
         )
@@ -145,9 +146,9 @@ def _select(
         BLOCK_SIZE=limit.block_size,
         PER_BLOCK=stored_at.per_block if stored_at else 1,
         STEP=_STEP,
-        WORDS=min(_WORDS, max(16, triton.next_power_of_2(width // 32))),
+        WORDS=min(_WORDS, max(16, next_power_of_2(width // 32))),
         LENGTH=length,
-        PADDED=triton.next_power_of_2(topk),
+        PADDED=next_power_of_2(topk),
         num_warps=16 if length > 4096 else 8 if length > 1024 else 4,
     )
 
@@ -160,7 +161,7 @@ def _part(num_rows: int, width: int, room: int) -> int:
     """Places of a row that one program sieves: all of them where there are rows enough."""
     most = max(1, min(_LISTED // room, width // (2 * _STEP)))
     num_parts = max(1, min(most, _PROGRAMS // num_rows))
-    return triton.cdiv(triton.cdiv(width, num_parts), _STEP) * _STEP
+    return cdiv(cdiv(width, num_parts), _STEP) * _STEP
 
 
 @triton.jit
