@@ -214,12 +214,15 @@ def bad_token(llm: LLM) -> Iterator[None]:
 @pytest.mark.parametrize(
     "params",
     [
-        SamplingParams(temperature=0),
-        SamplingParams(seed=1, top_k=5, logprobs=2, prompt_logprobs=2),
-        SamplingParams(seed=1, n=3, repetition_penalty=2.0),
-        SamplingParams(golden_token_ids=[5, 6, 7], logprobs=True),
+        pytest.param(SamplingParams(temperature=0), id="greedy", marks=pytest.mark.slow),
+        pytest.param(SamplingParams(seed=1, top_k=5, logprobs=2, prompt_logprobs=2), id="drawn"),
+        pytest.param(SamplingParams(seed=1, n=3, repetition_penalty=2.0), id="choices"),
+        pytest.param(
+            SamplingParams(golden_token_ids=[5, 6, 7], logprobs=True),
+            id="forced",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["greedy", "drawn", "choices", "forced"],
 )
 def test_a_row_of_nan(params: SamplingParams, llm: LLM, expected: list[RequestOutput]) -> None:
     """A14: a row that is not finite ends its neighbours, or the engine, or goes on."""

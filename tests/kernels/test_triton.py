@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("triton")
 
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 ROOT = Path(__file__).parents[2]
 # Those that serve whole models are nothing for an interpreter.
 SERVING = {"test_engine", "test_faults", "test_golden", "test_laws"}
@@ -20,18 +21,24 @@ GLUON = {"test_expert_hopper"}
 # Half a minute each and more: the network is the kernels that others test, together.
 LONG = {"test_attend", "test_network", "test_pick", "test_select"}
 FILES = [
-    pytest.param(file, marks=[] if file.stem in LONG else pytest.mark.sample, id=file.stem)
+    file
     for file in sorted((Path(__file__).parent / "triton").glob("test_*.py"))
     if file.stem not in SERVING | GLUON
+]
+SHORT = [file for file in FILES if file.stem not in LONG]
+# Each process imports torch and triton first, which takes as long as many a file.
+GROUPS = [
+    *(pytest.param(SHORT[n::3], marks=pytest.mark.sample, id=f"short {n}") for n in range(3)),
+    *(pytest.param([file], id=file.stem) for file in FILES if file.stem in LONG),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", FILES)
-def test_interpreted(file: Path) -> None:
+@pytest.mark.parametrize("files", GROUPS)
+def test_interpreted(files: list[Path]) -> None:
     """A kernel computes something else than the reference: seen on a GPU only, which CI has not."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", str(file)],
+        [*PYTEST, "-m", "gpu and not slow", *map(str, files)],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,

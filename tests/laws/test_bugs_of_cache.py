@@ -4,7 +4,6 @@ The engine with a cache is compared with one that has none.
 """
 
 import dataclasses
-from itertools import product
 from typing import Any
 
 import pytest
@@ -194,7 +193,13 @@ def test_k06_a_tier_after_preemption_and_abort(network: Network, num_cycles: int
     assert used[-1] == used[5], "it grows"
 
 
-@pytest.mark.parametrize(("is_ahead", "num_drafts"), [*product([False, True], [0, 3])])
+OTHER_PAIRS = [(False, 0), (False, 3), (True, 0)]
+
+
+@pytest.mark.parametrize(
+    ("is_ahead", "num_drafts"),
+    [(True, 3), *(pytest.param(*one, marks=pytest.mark.slow) for one in OTHER_PAIRS)],
+)
 def test_k09_pairs_of_features(
     network: Network, tokenizer: Tokenizer, is_ahead: bool, num_drafts: int
 ) -> None:
@@ -242,7 +247,7 @@ def check_gauges(engine: Engine, before: EngineStats) -> EngineStats:
     return now
 
 
-@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("is_ahead", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_o03_gauges_come_back(network: Network, tokenizer: Tokenizer, is_ahead: bool) -> None:
     """O03: memory in use reads zero, or what it was before requests ended, were aborted, failed or
     were preempted; a counter falls."""

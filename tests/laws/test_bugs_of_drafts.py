@@ -157,7 +157,9 @@ def states(engine: Engine, job: Job) -> dict[int, dict[Any, torch.Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize(
+    "place", [0, 3, *(pytest.param(place, marks=pytest.mark.slow) for place in (1, 2, 4))]
+)
 def test_c06_caches_as_without_drafts(network: Network, tokenizer: Tokenizer, place: int) -> None:
     """C06: a rejected draft had closed an entry, or stays in a window, a look-back or a draft
     block's window. Rejected at each place of five, from four phases of the start."""

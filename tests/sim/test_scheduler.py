@@ -54,7 +54,7 @@ def test_five_thousand_steps(order: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", [pytest.param("in turn", marks=pytest.mark.sample), "ahead"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_two_hundred_thousand_steps(order: str) -> None:
     """Blocks or slots leak or get a second owner (A12, A13); a preempted request repeats or loses
     tokens (K01), or gets what a step still draws for it (K02); an abort leaves memory behind (K04);

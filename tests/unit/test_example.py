@@ -76,6 +76,7 @@ def test_structured_output_is_checked(tiny_dir: Path) -> None:
     assert "FAILED" not in found.stderr
 
 
+@pytest.mark.slow
 def test_perplexity_above_its_bound(tiny_dir: Path) -> None:
     """A model that fell apart passes the check."""
     found = run(tiny_dir, "cpu", "--check_structured_output", "--max_perplexity", "2")

@@ -8,8 +8,9 @@ import pytest
 from deepinfer import LLM
 from deepinfer.config.layers import Kind, plan_layers
 from deepinfer.config.model import read_model_config
-from deepinfer.tools.eval import QUICK, evaluate, held_out_text
+from deepinfer.tools.eval import QUICK, Plan, evaluate, held_out_text
 
+PERPLEXITY_OF_TWO = 273.2  # passages of 128 tokens, the first two of the eight of eval_quick.json
 DEMO = Path(__file__).parents[3] / "models" / "demo"
 
 
@@ -33,8 +34,20 @@ def test_every_mechanism_is_there():
     assert config.candidate_topk_blocks * config.candidate_block_size < 500
 
 
+def test_the_demo_model_can_do_something_of_it():
+    """The weights that ship are not those that were measured, or the engine has unlearned to run
+    them: see `test_the_demo_model_can_do_what_its_card_says`."""
+    plan = Plan(2, 1, 120, replay_all=False, passages=2, passage_tokens=128, drafted=1)
+    with LLM(DEMO) as llm:
+        found = {line.name: line.value for line in evaluate(llm, plan, held_out_text(DEMO))}
+    assert found["perplexity of held-out text"] == pytest.approx(PERPLEXITY_OF_TWO, rel=0.02)
+    for name, value in found.items():
+        if name.startswith(("sums", "copy", "tool")):  # JSON goes wrong in one of sixteen
+            assert value == 100, name
+    assert found["leading drafts equal to the model's, of 5"] > 2
+
+
 @pytest.mark.slow
-@pytest.mark.sample
 def test_the_demo_model_can_do_what_its_card_says():
     """The weights that ship are not those that were measured, or the engine has unlearned to run
     them: perplexity as stored, within 2 %, and abilities.

@@ -48,7 +48,6 @@ def llm(tiny_dir: Path) -> Iterator[LLM]:
 
 
 @pytest.mark.slow
-@pytest.mark.sample
 def test_random_model_knows_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """A figure is written down and not measured: a model of noise is praised."""
     monkeypatch.setattr("deepinfer.tools.eval.QUICK", SMALL)

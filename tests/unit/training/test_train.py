@@ -44,7 +44,6 @@ def pretrained(rows, tmp_path_factory) -> tuple[Path, list[dict]]:
 
 
 @pytest.mark.slow
-@pytest.mark.sample
 def test_pretraining_learns(pretrained):
     """A stage runs and teaches nothing."""
     _, (first, last) = pretrained
