@@ -239,14 +239,7 @@ def engine_pid(server: ServerProcess) -> int:
     raise AssertionError("there is no engine")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/chat/completions",
-        pytest.param("/v1/responses", marks=pytest.mark.slow),
-        pytest.param("/v1/messages", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_engine_lost(path: str) -> None:
     """I06: an engine that ends looks like the end of an answer, or the server ends with it."""
     given = {"input": "Hi", "max_output_tokens": 6000, "ignore_eos": True}
@@ -321,9 +314,9 @@ def test_end_that_is_not_awaited() -> None:
     [
         (["no/such/folder"], "no/such/folder"),
         ([str(DEMO), "--max-model-len", "0"], "max_model_len"),
-        pytest.param([str(DEMO), "--device", "moon"], "device", marks=pytest.mark.slow),
+        ([str(DEMO), "--device", "moon"], "device"),
         ([str(DEMO), "--kv-cache-bytes", "1000"], "cache"),
-        pytest.param([str(DEMO), "--host", "203.0.113.7"], "203.0.113.7", marks=pytest.mark.slow),
+        ([str(DEMO), "--host", "203.0.113.7"], "203.0.113.7"),
         ([str(DEMO), "--port", "{taken}"], "--port"),
     ],
     ids=lambda one: str(one)[-30:],

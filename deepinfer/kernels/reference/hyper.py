@@ -44,11 +44,12 @@ def hyper_mix(
 def _sinkhorn(logits: Tensor, eps: float, num_iters: int) -> Tensor:
     """Alternately normalise rows and columns of exp(logits); the softmax is the first row step."""
     # In place where only a fresh sum is written to: these hundred small calls show in a profile.
-    comb = torch.softmax(logits, -1) + eps
-    comb = comb / comb.sum(-2, keepdim=True).add_(eps)
+    floor = logits.new_full((), eps)  # a Python number would be made a tensor in every call
+    comb = torch.softmax(logits, -1) + floor
+    comb = comb / comb.sum(-2, keepdim=True).add_(floor)
     for _ in range(num_iters - 1):
-        comb = comb / comb.sum(-1, keepdim=True).add_(eps)
-        comb = comb / comb.sum(-2, keepdim=True).add_(eps)
+        comb = comb / comb.sum(-1, keepdim=True).add_(floor)
+        comb = comb / comb.sum(-2, keepdim=True).add_(floor)
     return comb
 
 
