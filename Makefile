@@ -40,7 +40,7 @@ test: check
 	$(PYTEST) -m "not gpu and (not slow or sample)"
 
 test-all: check
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile all
 
 selftest: install
 	$(BIN)/deepinfer selftest

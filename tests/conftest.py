@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from deepinfer.checkpoint.inventory import inventory
 from deepinfer.checkpoint.tiny import write_tiny
@@ -16,6 +17,11 @@ from deepinfer.config.released import RELEASED
 from deepinfer.config.released import released_config as read_released
 from deepinfer.logs import ROOT
 from tests.shards import INDEX, clone, write_sparse
+
+# How many examples those properties have that name no number of their own: of whole engines.
+settings.register_profile("sample", max_examples=7)
+settings.register_profile("all", max_examples=20)
+settings.load_profile("sample")
 
 # One thread: the order of summation, and so every bit, is the same on every machine.
 torch.set_num_threads(1)

@@ -59,16 +59,18 @@ def ids_of(llm: LLM, text: str) -> list[int]:
     return llm.get_tokenizer().encode(text, add_bos=False)
 
 
-def test_e01_whitespace_has_an_end(llm: LLM) -> None:
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4))]
+)
+def test_e01_whitespace_has_an_end(seed: int, llm: LLM) -> None:
     """E01: a model that likes blanks fills the answer with them up to the limit."""
     tokenizer = llm.get_tokenizer()
     blanks = [n for n in range(tokenizer.vocab_len) if not tokenizer.token_bytes(n).strip(b" \n\t")]
     bias = {n: 20.0 for n in blanks if tokenizer.token_bytes(n)}
     assert len(bias) >= 3
-    for seed in range(2):
-        (found,) = outputs(llm, structured(FIELDS, logit_bias=bias, seed=seed))
-        assert found.finish_reason == "stop"
-        assert_fields(found.text)
+    (found,) = outputs(llm, structured(FIELDS, logit_bias=bias, seed=seed))
+    assert found.finish_reason == "stop"
+    assert_fields(found.text)
 
 
 MALFORMED: list[tuple[str, Any]] = [
@@ -201,7 +203,7 @@ def test_e15_e16_thoughts_are_free_and_the_answer_obeys(thinking: Any, llm: LLM)
 
 def test_thoughts_are_limited(llm: LLM) -> None:
     """A model that never stops thinking never answers."""
-    for most in (0, 9):
+    for most in (0, 1, 9):
         params = SamplingParams(temperature=1.5, max_tokens=200, seed=5, max_thinking_tokens=most)
         (found,) = llm.chat(MESSAGES, params, use_tqdm=False, response_format=JSON_FORMAT)
         ids = found.output.token_ids
@@ -243,7 +245,7 @@ def test_stop_strings_end_only_what_is_complete(llm: LLM) -> None:
 
 def test_cut_by_the_limit_is_length(llm: LLM) -> None:
     """A cut answer claims to be complete, or the model is driven to close it in a hurry."""
-    for most in (1, 2, 6, 11):
+    for most in range(1, 12):
         (found,) = outputs(llm, structured(FIELDS, max_tokens=most))
         assert found.finish_reason == "length"
         assert len(found.token_ids) == most
@@ -259,8 +261,8 @@ def test_forced_tokens_that_break_the_grammar(llm: LLM) -> None:
 
 def test_rows_without_a_grammar_are_left_alone(llm: LLM) -> None:
     """A mask lands on the neighbour's row."""
-    free = SamplingParams(temperature=1.0, max_tokens=12, seed=2, ignore_eos=True)
-    prompts = ["The lamp", "x"]
+    free = SamplingParams(temperature=1.0, max_tokens=30, seed=2, ignore_eos=True)
+    prompts = ["The lamp", "x", "One winter", "y"]
     alone = [llm.generate(p, free, use_tqdm=False)[0].token_ids for p in prompts]
     params = [p for _ in prompts for p in (structured(FIELDS), free)]
     found = llm.generate([p for one in prompts for p in (one, one)], params, use_tqdm=False)

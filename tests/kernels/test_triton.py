@@ -38,7 +38,7 @@ GROUPS = [
 def test_interpreted(files: list[Path]) -> None:
     """A kernel computes something else than the reference: seen on a GPU only, which CI has not."""
     done = subprocess.run(
-        [*PYTEST, "-m", "gpu and not slow", *map(str, files)],
+        [*PYTEST, "-m", "gpu", *map(str, files)],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -44,7 +44,7 @@ def with_delays(engine: Engine, rng: random.Random) -> Engine:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=7, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     company=companies(),
     num_drafts=st.integers(0, 5),

@@ -202,7 +202,7 @@ def check_mix(network: Network, mix: Mix) -> None:
 
 
 @pytest.mark.parametrize("mode", DTYPES)
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(mix=mixes())
 def test_logits_of_any_mix(tiny_networks: dict[str, Network], mode: str, mix: Mix) -> None:
     """A02, A08, A13, F02, K09: cuts, neighbours, slots, blocks or their last owner move a logit."""

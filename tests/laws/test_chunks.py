@@ -38,7 +38,7 @@ def tokens(length: int, seed: int = 0) -> Tensor:
 # ---- cuts ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(ids=st.lists(st.integers(0, 511), min_size=2, max_size=60), data=st.data())
 def test_any_cuts(exact, ids, data):
     """Guards chunked prefill: a cut inside an entry, a window, an n-gram; chunks of one token."""

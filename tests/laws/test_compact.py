@@ -50,7 +50,7 @@ def job_of(length: int, ask: int, max_tokens: int, arrival: int = 0) -> Job:
     return Job(some_ids(1, max(LENGTHS))[:length], params, arrival)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     asked=st.lists(
         st.tuples(

@@ -36,7 +36,7 @@ def network(tiny_networks: dict[str, Network]) -> Network:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     company=companies(),
     num_drafts=st.integers(1, 5),

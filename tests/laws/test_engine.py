@@ -134,7 +134,7 @@ def check_company(output: RequestOutput, expected: RequestOutput, aborted: bool)
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     company=companies(),
     num_rows=st.sampled_from([8, 9, 13, 40, 512]),

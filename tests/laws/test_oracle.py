@@ -30,7 +30,7 @@ def error(network: Network, oracle: Oracle, token_ids: torch.Tensor) -> torch.Te
     return (run_whole(network, token_ids[None])[0] - expected).abs().amax(-1)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(ids=st.lists(st.integers(0, 511), min_size=1, max_size=70))
 def test_network_is_the_oracle(exact, exact_oracle, ids):
     """Guards any input: any tokens, control tokens among them, of any number."""

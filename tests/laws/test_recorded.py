@@ -39,7 +39,7 @@ def rerun(function: Callable[[], T]) -> Callable[[], T]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=7, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     company=companies(),
     num_drafts=st.integers(0, 5),

@@ -69,9 +69,9 @@ def _tiles_of_a_program(num_tiles: int, groups: int, processors: int) -> int:
     """A processor takes one program at a time: so many tiles that the last round ends soonest."""
 
     def time(parts: int) -> int:
-        return -(-groups * parts // processors) * (-(-num_tiles // parts) + _START)
+        return cdiv(groups * parts, processors) * (cdiv(num_tiles, parts) + _START)
 
-    return -(-num_tiles // min(range(1, min(num_tiles, 128) + 1), key=time))
+    return cdiv(num_tiles, min(range(1, min(num_tiles, 128) + 1), key=time))
 
 
 def _add_across(lane: int) -> gl.constexpr:

@@ -88,7 +88,7 @@ def _score_rows(
 ) -> None:
     num_tiles = cdiv(view.num_entries, _TILE)
     tile_rows = min(_MAX_ROWS, next_power_of_2(rows.shape[1]))
-    row_tiles = rows.shape[0] * -(-rows.shape[1] // tile_rows)
+    row_tiles = rows.shape[0] * cdiv(rows.shape[1], tile_rows)
     span = _tiles_of_a_program(num_tiles, row_tiles, _AT_ONCE[tile_rows])
     _scores[(row_tiles, cdiv(num_tiles, span))](
         scores,
@@ -170,7 +170,7 @@ def _tiles_of_a_program(num_tiles: int, row_tiles: int, at_once: int) -> int:
     slots = _PROCESSORS * at_once
 
     def time(span: int) -> float:
-        rounds = -(-row_tiles * -(-num_tiles // span) // slots)
+        rounds = cdiv(row_tiles * cdiv(num_tiles, span), slots)
         return rounds * (span + _START)
 
     return min(range(2, 65), key=time)

@@ -72,7 +72,7 @@ def candidate_blocks(
     entry never. Ties go to the lowest block.
     """
     num_rows, num_entries = scores.shape
-    num_blocks = -(-num_entries // block_size)
+    num_blocks = cdiv(num_entries, block_size)
     width = min(topk_blocks, num_blocks)
     chosen = torch.empty(num_rows, width, dtype=torch.int32, device=scores.device)
     if not chosen.numel():

@@ -97,18 +97,19 @@ NAMED = {"type": "function", "function": {"name": "weather"}}
 
 
 @pytest.mark.parametrize(
-    ("choice", "thinking"),
+    ("choice", "thinking", "n"),
     [
-        pytest.param("required", True, id="required, thinking"),
+        pytest.param("required", True, 2, id="two required, thinking"),
         # The others: half a minute each, and nothing that this does not meet.
-        pytest.param(NAMED, False, id="named", marks=pytest.mark.slow),
-        pytest.param("required", False, id="required", marks=pytest.mark.slow),
-        pytest.param(NAMED, True, id="named, thinking", marks=pytest.mark.slow),
+        pytest.param("required", True, 4, id="required, thinking", marks=pytest.mark.slow),
+        pytest.param(NAMED, False, 4, id="named", marks=pytest.mark.slow),
+        pytest.param("required", False, 4, id="required", marks=pytest.mark.slow),
+        pytest.param(NAMED, True, 4, id="named, thinking", marks=pytest.mark.slow),
     ],
 )
-def test_j14_forced_calls(choice: Any, thinking: bool, llm: LLM) -> None:
+def test_j14_forced_calls(choice: Any, thinking: bool, n: int, llm: LLM) -> None:
     """J14, I05: a forced call after thoughts crashes, or is no call, or breaks its schema."""
-    params = SamplingParams(n=2, seed=1, max_tokens=300, max_thinking_tokens=6)
+    params = SamplingParams(n=n, seed=1, max_tokens=300, max_thinking_tokens=6)
     options: dict[str, Any] = {"tools": TOOLS, "tool_choice": choice, "thinking": thinking}
     (found,) = llm.chat(HELLO, params, use_tqdm=False, **options)
     assert found.error is None
